@@ -172,6 +172,8 @@ class PanelLocalView:
             self._console.print(evaluation_words(report), markup=False)
         elif report["event"] == "skipped":
             self._console.print(f"skipped: {report['message']}", markup=False, style="bold yellow")
+        elif report["event"] == "started":
+            self._console.print(report["message"], markup=False)
 
 
 class LineLocalView:
@@ -202,6 +204,8 @@ class LineLocalView:
             self._write(evaluation_words(report))
         elif report["event"] == "skipped":
             self._write(f"skipped: {report['message']}")
+        elif report["event"] == "started":
+            self._write(report["message"])
 
     def _write(self, line: str) -> None:
         write_line(line, to=self._stream)

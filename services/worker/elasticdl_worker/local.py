@@ -2,6 +2,7 @@
 
 ``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
 
+- ``{"event": "started", "message"}``: how many records an update has, and how many updates an epoch
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "last_loss", "learning_rate",
   "training_metrics", "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches, the metrics are those
   of every ``log_loss_steps``-th
@@ -17,24 +18,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elasticdl.data import DataReader, Shard, create_data_reader, params_like, with_columns
 from elasticdl.modes import Mode
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
+from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec, JobType
+from elasticdl_core.job.fields import ALL_REDUCE
+from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 from elasticdl_worker import framework_environment
+from elasticdl_worker.group.alone import steps_of
+from elasticdl_worker.local_group import LocalGroup, as_on_a_cluster
 from elasticdl_worker.own_loop.local import run_local_script
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
 from elasticdl_worker.trainers.declared_rules import declared_rules
@@ -108,6 +117,8 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     if spec.runs_script:
         run_local_script(spec, output, emit)
         return
+    if spec.type is JobType.TRAINING:
+        spec = as_on_a_cluster(framework, spec, zoo)
     run = _LocalRun(framework, spec, framework.load_module(spec, zoo), emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
@@ -118,6 +129,25 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
             run.evaluate_only()
         else:
             run.predict(output)
+
+
+_Updates = Callable[[int], Iterator[Callable[[], None]]]
+"""What makes each update of an epoch, by its number."""
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How a local run trains.
+
+    Attributes:
+        reader: of the training data.
+        trainer: the model.
+        begin: gives the updates of an epoch, by the tasks of all of them and who is told of their progress.
+    """
+
+    reader: DataReader
+    trainer: LocalSteps | LocalGroup
+    begin: Callable[[list[Shard], LocalProgress], _Updates]
 
 
 class _LocalRun:
@@ -135,16 +165,16 @@ class _LocalRun:
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
         spec, module = self._spec, self._module
-        reader = self._reader(spec.training_data)
-        source = self._source(reader, Mode.TRAINING)
         module.need("loss")
-        trainer = self._trainer(source)
+        course = self._course()
+        reader, trainer = course.reader, course.trainer
         self._rules.check()
         evaluate = self._evaluator(trainer, reader)
         shards = cut(reader.create_shards(), spec.records_per_task)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = LocalProgress(self._emit, total, spec.log_loss_steps)
-        step = self._step(trainer, training_metrics(self._framework, module, trainer.outputs), progress)
+        updates = course.begin(shards, progress)
+        self._tell_start(shards)
         metrics: dict[str, float] = {}
         stopped, evaluated_at = "", -1
 
@@ -156,11 +186,11 @@ class _LocalRun:
 
         for epoch in range(spec.num_epochs):
             trainer.epoch = epoch
-            for batch in self._minibatches(source, shards, epoch, progress):
+            for make in updates(epoch):
                 stopped = self._rules.why_over(trainer.steps)
                 if stopped:
                     break
-                step(batch)
+                make()
                 if self._rules.evaluation_due(trainer.steps, evaluated_at):
                     stopped = judge(epoch)
                     if stopped:
@@ -187,6 +217,68 @@ class _LocalRun:
                 "steps": trainer.steps,
             }
             | said
+        )
+
+    def _course(self) -> _Course:
+        """What trains: by whole minibatches, or in the parts that a group would cut them into."""
+        spec = self._spec
+        if spec.by_group and not spec.fuses and spec.microbatches_per_step > 1:
+            group = LocalGroup(self._framework, spec, self._module)
+            if spec.checkpoint_dir_for_init:
+                group.restore(Path(spec.checkpoint_dir_for_init))
+            return _Course(group.reader, group, functools.partial(self._in_parts, group))
+        reader = self._reader(spec.training_data)
+        source = self._source(reader, Mode.TRAINING)
+        trainer = self._trainer(source)
+        return _Course(reader, trainer, functools.partial(self._as_a_whole, trainer, source))
+
+    def _tell_start(self, shards: Sequence[Shard]) -> None:
+        """Says how large updates are, and how many an epoch has."""
+        spec = self._spec
+        alone = spec if spec.by_group else replace(spec, grads_to_wait=1, get_model_steps=1)
+        where = f"in this process, as by {ALL_REDUCE}" if spec.by_group else "in this process"
+        told = words_of_updates(alone, updates_per_epoch(alone, shards), where)
+        self._emit({"event": "started", "message": told})
+
+    def _in_parts(self, group: LocalGroup, shards: list[Shard], progress: LocalProgress) -> _Updates:
+        spec = self._spec
+        order = RecordOrder(spec.seed, spec.shuffle_block)
+        order.extend(shards)
+        fed, skips = 0, Skips()
+
+        def make(task: Task, step: Step) -> None:
+            nonlocal fed, skips
+            made = group.update(task, step)
+            fed, skips = fed + made.fed, skips + made.passed_over
+            self._left_out += made.left_out
+            loss = made.loss if made.rows else None
+            progress.advance(made.fed, task.id.epoch, group.steps, loss, group.learning_rate)
+            if made.measure is not None and progress.metrics_due:
+                progress.set_metrics(dict(made.measure()))
+
+        def updates(epoch: int) -> Iterator[Callable[[], None]]:
+            nonlocal fed, skips
+            for index, shard in enumerate(shards):
+                reading = order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
+                task = Task(TaskId(TaskType.TRAINING, epoch, index, shard.start, shard.end), shard, reading=reading)
+                fed, skips = 0, Skips()
+                progress.begin(shard.records)
+                try:
+                    for step in steps_of(task, spec.microbatches_per_step, spec.minibatch_size):
+                        yield functools.partial(make, task, step)
+                    progress.end(skips)
+                finally:
+                    left_out, self._left_out = skips + self._left_out, Skips()
+                    self._skip(left_out.in_records(shard.records, fed))
+
+        return updates
+
+    def _as_a_whole(
+        self, trainer: LocalSteps, source: MinibatchSource, shards: list[Shard], progress: LocalProgress
+    ) -> _Updates:
+        step = self._step(trainer, training_metrics(self._framework, self._module, trainer.outputs), progress)
+        return lambda epoch: (
+            functools.partial(step, batch) for batch in self._minibatches(source, shards, epoch, progress)
         )
 
     def _step(
@@ -292,7 +384,7 @@ class _LocalRun:
             self._emit({"event": "skipped", "message": news})
 
     def _evaluator(
-        self, trainer: LocalSteps, trained: DataReader | None = None
+        self, trainer: LocalSteps | LocalGroup, trained: DataReader | None = None
     ) -> Callable[[int], dict[str, float]] | None:
         """Makes the function that evaluates; None without validation data."""
         spec, module = self._spec, self._module
@@ -326,7 +418,7 @@ class _LocalRun:
 
         return evaluate
 
-    def _export(self, trainer: LocalSteps, output: Path) -> list[OutputFile]:
+    def _export(self, trainer: LocalSteps | LocalGroup, output: Path) -> list[OutputFile]:
         formats = self._rules.export_formats
         return trainer.export(output, formats) if formats else []
 

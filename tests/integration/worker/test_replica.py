@@ -16,8 +16,10 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_worker.group.alone import steps_of
 from elasticdl_worker.group.replica import copied
 from elasticdl_worker.local import run_local
+from elasticdl_worker.local_group import LocalGroup
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.in_group import make_replica, warm_up
 from elasticdl_worker.trainers.job_sources import JobSources
@@ -234,6 +236,51 @@ def test_a_local_run_makes_the_updates_of_the_group(job: Any, tmp_path: Path, de
     events: list[Any] = []
     run_local(spec, tmp_path / "out", events.append)
     assert (events[-1]["records"], events[-1]["steps"]) == (2 * RECORDS, 2 * 3)
+
+
+THRESHOLD = {"embedding_threshold_bytes": default_of("embedding_threshold_bytes")}
+IN_PARTS = {"distribution_strategy": "AllReduceStrategy", "minibatch_size": 2 * MICROBATCH, "microbatches": 2}
+
+
+def test_a_local_run_of_a_group_has_the_bits_of_its_members(job: Any) -> None:
+    """Batch normalisation sees a part of the update at a time, and dropout is seeded by it."""
+    spec = job(model_params={"dropout": 0.5}, **IN_PARTS, **THRESHOLD)
+    members = [replica_of(spec) for _ in range(2)]
+    framework = TensorFlowFramework()
+    local = LocalGroup(framework, spec, framework.load_module(spec, Path(spec.model_zoo)))
+    for number, step in enumerate(steps_of(task_of(spec), 2, 2 * MICROBATCH)):
+        make_step(members, spec, number, microbatches=2)
+        made = local.update(task_of(spec), step)
+        assert (made.fed, made.rows) == (2 * MICROBATCH, 2 * MICROBATCH)
+    assert local.steps == RECORDS // (2 * MICROBATCH)
+    assert local._replica.digest() == members[0].digest() == members[1].digest()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "told"),
+    [
+        (
+            "AllReduceStrategy",
+            2,
+            "as by AllReduceStrategy: 16 records an update (minibatch_size) in 2 microbatches",
+        ),
+        ("auto", 2, "as by AllReduceStrategy: 16 records an update (minibatch_size) in 2 microbatches"),
+        ("auto", 1, "in this process: 16 records an update (minibatch_size), 4 updates an epoch"),
+        ("ParameterServerStrategy", 3, "in this process: 16 records an update (minibatch_size), 4 updates an epoch"),
+    ],
+)
+def test_a_local_run_makes_as_many_updates_by_any_strategy(
+    job: Any, tmp_path: Path, strategy: str, workers: int, told: str
+) -> None:
+    validation = {"validation_data": str(tmp_path / "data.csv"), "export_formats": "keras"}
+    fields = {"distribution_strategy": strategy, "max_workers": workers, "minibatch_size": 16}
+    events: list[Any] = []
+    run_local(job(**fields, **validation, **THRESHOLD), tmp_path / "out", events.append)
+    assert (events[-1]["records"], events[-1]["steps"]) == (RECORDS, RECORDS // 16)
+    (started,) = [event["message"] for event in events if event["event"] == "started"]
+    assert told in started
+    assert events[-1]["metrics"]["loss"] > 0
+    assert (tmp_path / "out" / "model.keras").is_file()
 
 
 def test_dropout_follows_step_and_microbatch_alone(job: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -22,6 +23,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
+from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
@@ -94,6 +96,21 @@ def locally(spec: JobSpec, steps: int) -> Any:
         for batch in preparation.source.minibatches(shard):
             local.train(batch)
     return local
+
+
+def test_a_local_run_of_a_group_has_the_bits_of_its_members(job: Any, tmp_path: Path) -> None:
+    """Batch normalisation sees a part of the update at a time, and dropout is seeded by it."""
+    parts = {"distribution_strategy": "AllReduceStrategy", "microbatches": 2, "num_minibatches_per_task": 4}
+    spec = dataclasses.replace(job(), minibatch_size=2 * MICROBATCH, **parts)
+    members = [replica_of(spec) for _ in range(2)]
+    for number in range(RECORDS // (2 * MICROBATCH)):
+        make_step(members, spec, number, microbatches=2)
+    events: list[Any] = []
+    run_local(dataclasses.replace(spec, shuffle=False, export_formats="safetensors"), tmp_path / "out", events.append)
+    assert (events[-1]["records"], events[-1]["steps"]) == (RECORDS, RECORDS // (2 * MICROBATCH))
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    for name, value in members[0].state().values.items():
+        np.testing.assert_array_equal(exported[name].numpy(), value, err_msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of Adagrad in PyTorch itself

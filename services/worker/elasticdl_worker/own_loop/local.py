@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elasticdl.data import Shard
 from elasticdl.own_loop import LeaveScript, set_feed
+from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec
-from elasticdl_core.shuffling import Reading, RecordOrder, cut
+from elasticdl_core.job.fields import ALL_REDUCE
+from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
+from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
-from elasticdl_worker.collectives.tree import Stub, StubLeaves, aligned
-from elasticdl_worker.group.replica import Flat, MicrobatchData
+from elasticdl_worker.group.alone import make_update, steps_of
 from elasticdl_worker.group.state_files import read_state
 from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.member import NO_RECORDS
@@ -115,54 +116,29 @@ class _LocalCourse:
         shards = cut(records.shards(), spec.records_per_task)
         self._total = spec.num_epochs * sum(shard.records for shard in shards)
         self._progress = LocalProgress(self._emit, self._total, spec.log_loss_steps)
+        told = words_of_updates(spec, updates_per_epoch(spec, shards), f"in this process, as by {ALL_REDUCE}")
+        self._emit({"event": "started", "message": told})
         order = RecordOrder(spec.seed, spec.shuffle_block)
         order.extend(shards)
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):
                 reading = order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
-                for step in _steps(shard, spec.minibatch_size):
+                task = Task(TaskId(TaskType.TRAINING, epoch, index, shard.start, shard.end), shard, reading=reading)
+                for step in steps_of(task, spec.microbatches_per_step, spec.minibatch_size):
                     if spec.max_steps and self._updates >= spec.max_steps:
                         self._stopped = f"max_steps reached: {spec.max_steps} updates"
                         return
-                    self._step(replica, records, step, reading, epoch)
+                    self._step(replica, task, step)
 
-    def _step(
-        self, replica: ScriptReplica, records: ScriptRecords, step: Shard, reading: Reading | None, epoch: int
-    ) -> None:
-        spec = self._spec
-        lengths = replica.lengths
-        sums = [
-            StubLeaves(Stub(0, spec.microbatches_per_step, 0), aligned(length, "float32"), []) for length in lengths
-        ]
-        rows, loss, skipped = 0, 0.0, Skips()
-        for number in range(spec.microbatches_per_step):
-            start = min(step.start + number * spec.microbatch_size, step.end)
-            end = min(start + spec.microbatch_size, step.end)
-            found, skips = records.read(Shard(step.name, start, end), reading) if start < end else ([], Skips())
-            skipped += skips
-            arrays: Sequence[Flat] = ()
-            if found:
-                data = MicrobatchData(len(found), skips, (found, end - start == spec.microbatch_size))
-                given = replica.compute(replica.version, number, data, epoch)
-                arrays, rows, loss = given.arrays, rows + given.rows, loss + given.loss * given.rows
-            for at, leaves in enumerate(sums):
-                leaves.leaf(number)[:] = arrays[at] if arrays else 0.0
-                leaves.merge(number)
-        self._skip(skipped)
-        if rows:
-            replica.apply([leaves.whole for leaves in sums], rows, epoch)
-            self._updates = replica.version - self._begun
-        self._progress.begin(step.records)
-        self._progress.advance(rows, epoch, self._updates, None if math.isnan(loss) or not rows else loss / rows)
-        self._progress.end(skipped)
+    def _step(self, replica: ScriptReplica, task: Task, step: Step) -> None:
+        made = make_update(replica, task, step)
+        self._skip(made.passed_over)
+        self._updates = replica.version - self._begun
+        self._progress.begin(step.end - step.start)
+        self._progress.advance(made.rows, task.id.epoch, self._updates, None if math.isnan(made.loss) else made.loss)
+        self._progress.end(made.passed_over)
 
     def _skip(self, skips: Skips) -> None:
         before, self._skips = self._skips, self._skips + skips
         for news in doublings(before, self._skips):
             self._emit({"event": "skipped", "message": news})
-
-
-def _steps(shard: Shard, size: int) -> Iterator[Shard]:
-    """The records of each update of a task."""
-    for start in range(shard.start, shard.end, size):
-        yield Shard(shard.name, start, min(start + size, shard.end))

@@ -404,6 +404,9 @@ class Framework(Protocol):
             UserCodeError: something of the module cannot be trained so.
         """
 
+    def export_replica(self, replica: TrainedReplica, output: Path, formats: Sequence[str]) -> list[OutputFile]:
+        """Writes the model of a replica of this framework into a directory."""
+
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module; ``loss`` becomes the metric ``loss`` unless there is one of that name.
 

@@ -156,6 +156,13 @@ class TensorFlowFramework:
         metrics = training_metrics(self, module, model.outputs) if preparation.keeps_predictions else None
         return KerasReplica(preparation, model, programs, optimizer, translated, metrics)
 
+    def export_replica(self, replica: TrainedReplica, output: Path, formats: Sequence[str]) -> list[OutputFile]:
+        """Writes the model of a replica into a directory."""
+        from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
+        from elasticdl_worker.trainers.tensorflow.replica.replica import KerasReplica
+
+        return export_model(cast(KerasReplica, replica).model, output, formats, {}, {})
+
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
         return make_metrics(module, loss, outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +175,14 @@ class TorchFramework:
         device = find_device(self._grant)
         limit_memory(device, self._grant.share)
         model.place(device)
+
+    def export_replica(self, replica: TrainedReplica, output: Path, formats: Sequence[str]) -> list[OutputFile]:
+        """Writes the model of a replica into a directory."""
+        from elasticdl_worker.trainers.torch.export.model_files import export_model
+        from elasticdl_worker.trainers.torch.replica.replica import TorchReplica
+
+        held = cast(TorchReplica, replica)
+        return export_model(held.model.on_host(), held.sample, output, formats, {}, {})
 
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""

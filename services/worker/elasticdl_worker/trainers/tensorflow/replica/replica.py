@@ -70,6 +70,7 @@ class KerasReplica:
 
     Attributes:
         version: updates that were applied.
+        model: the model.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class KerasReplica:
     ) -> None:
         spec = preparation.spec
         self.version = 0
-        self._model = model
+        self.model = self._model = model
         self._programs = programs
         self._module = preparation.module
         self._source = cast(InputPipeline, preparation.source)

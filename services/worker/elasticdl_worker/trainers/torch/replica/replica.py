@@ -69,6 +69,8 @@ class TorchReplica:
 
     Attributes:
         version: updates that were applied.
+        model: the model.
+        sample: features of a few records.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class TorchReplica:
     ) -> None:
         spec = preparation.spec
         self.version = 0
-        self._model = model
+        self.model = self._model = model
+        self.sample = sample
         self._module = preparation.module
         self._source = cast(TorchInputPipeline, preparation.source)
         self._metrics = metrics

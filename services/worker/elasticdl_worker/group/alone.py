@@ -1,0 +1,79 @@
+"""The updates of a group made in one process: the same microbatches, seeds and sums, and so the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from elasticdl_core.group.steps import Entry, Step, StepCourse
+from elasticdl_core.skips import Skips
+from elasticdl_core.task import Task
+from elasticdl_worker.collectives.tree import Stub, StubLeaves, aligned
+from elasticdl_worker.group.replica import Measure, Replica
+
+
+@dataclass(frozen=True)
+class MadeUpdate:
+    """What became of the records of one update.
+
+    Attributes:
+        fed: rows that came out of ``feed``.
+        rows: rows that are in the model now; 0 if there was nothing to update it by.
+        loss: their mean loss; NaN where nobody told it.
+        passed_over: records that the reader or ``feed`` left out.
+        left_out: rows that were not finite.
+        measure: gives the training metrics of the first microbatch; None if there are none.
+    """
+
+    fed: int
+    rows: int
+    loss: float
+    passed_over: Skips
+    left_out: Skips
+    measure: Measure | None
+
+
+def steps_of(task: Task, microbatches: int, records: int) -> Iterator[Step]:
+    """The steps of a task, all of whose microbatches are this process'.
+
+    Args:
+        task: of training.
+        microbatches: that a step is cut into.
+        records: of a full step.
+    """
+    course = StepCourse(microbatches, records)
+    course.add([Entry("", task.id)])
+    while course.entries:
+        step = course.step_dealt((0,) * microbatches)
+        yield step
+        course.count(step)
+
+
+def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
+    """Computes each microbatch of a step by itself, sums in the tree of all groups, and applies the sum."""
+    count, epoch = len(step.dealt), task.id.epoch
+    sums = [StubLeaves(Stub(0, count, 0), aligned(length, "float32"), []) for length in replica.lengths]
+    fed, rows, loss, measure = 0, 0, 0.0, None
+    passed_over = left_out = Skips()
+    version = replica.version
+    for number in range(count):
+        start, end = step.bounds(number)
+        given = None
+        if start < end:
+            data = replica.read(task, start, end)
+            fed, passed_over = fed + data.fed, passed_over + data.skips
+            given = replica.compute(version, number, data, epoch) if data.fed else None
+        for at, leaves in enumerate(sums):
+            # A script that trains by itself brings nothing.
+            there = given is not None and given.rows and given.arrays
+            leaves.leaf(number)[:] = replica.memory.on_host(given.arrays[at]) if given and there else 0.0
+            leaves.merge(number)
+        if given is not None:
+            left_out += given.skips
+            measure = measure or given.measure
+            rows += given.rows
+            loss += given.loss * given.rows if given.rows else 0.0
+    if rows:
+        replica.apply([leaves.whole for leaves in sums], rows, epoch)
+    return MadeUpdate(fed, rows, loss / rows if rows else math.nan, passed_over, left_out, measure)
