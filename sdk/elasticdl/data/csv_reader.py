@@ -78,7 +78,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         super().__init__(data_origin, records_per_task, reader_params)
         params = self.reader_params
         self._predicting = predicting
-        first = first_file(self)
+        self._first = first = first_file(self)
         self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
         self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
         self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
@@ -90,14 +90,28 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         self._dialect = Dialect(self._sep.encode(), b'"' if quoting else b"", spaces)
         self._encoding = _byte_wise(take(params, "encoding", str, "utf-8"))
         self._label: str | None = take(params, "label", str, None)
-        self._set_columns(first)
+        self._first = self._telling_file()
+        self._set_columns(self._first)
+
+    def _telling_file(self) -> str:
+        """The first file with a record below a header, which tells the columns; else the first that has a row at all.
+
+        Those who write in parts leave some empty, and markers.
+        """
+        found = ""
+        for path in self.list_files():
+            rows = len(self._head_rows(path, records=2))
+            if rows > 1:
+                return path
+            found = found or (path if rows else "")
+        if not found:
+            raise DataError(f"{self.data_origin}: all files are empty", fix="check how the data was written")
+        return found
 
     def _set_columns(self, first: str) -> None:
         """Infers the columns from the first records of the first file."""
         params = self.reader_params
         rows = self._head_rows(first, _SAMPLED_RECORDS)
-        if not rows:
-            raise DataError(f"{first}: holds no record", fix="leave empty files out of the data")
         wanted, given, trained = (_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
@@ -178,7 +192,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def _make_layout(self, path: str) -> Layout:
         rows = self._head_rows(path, records=1) if self._named else []
-        return self._layout_by_name(path, numbered(rows[0])) if rows else self._first_layout
+        return self._layout_by_name(path, numbered(rows[0])) if rows else self._first_layout  # of an empty one: any
 
     def _is_header(
         self, path: str, rows: list[list[str]], wanted: list[str] | None, trained: list[str] | None
@@ -197,9 +211,8 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
     @functools.cached_property
     def metadata(self) -> Metadata:
         """The selected columns; the types are those of the first records, ``int64``, ``float`` or ``string``."""
-        first = first_file(self)
-        layout = self._layout_of(first)
-        rows = self._head_rows(first, _SAMPLED_RECORDS)[1 if self.with_header else 0 :]
+        layout = self._layout_of(self._first)
+        rows = self._head_rows(self._first, _SAMPLED_RECORDS)[1 if self.with_header else 0 :]
         rows = [layout.select(row) for row in rows if len(row) == layout.width]
         types = {name: infer_type(row[i] for row in rows) for i, name in enumerate(self._given_columns)}
         return Metadata(list(self._given_columns), types, self.kind)

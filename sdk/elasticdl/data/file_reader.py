@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
 
 from elasticdl.data import files
 from elasticdl.data.errors import DataError
+from elasticdl.data.files import FileStamp
 from elasticdl.data.params import refuse_unknown, take_choice
 from elasticdl.data.reader import DEFAULT_BATCH_RECORDS, DataReader, Record, Shard, ShardLike
 
@@ -98,6 +99,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         self._skipped_lock = threading.Lock()
         self._damaged: dict[str, str] = {}
         self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=256)
+        self._stamps: dict[str, FileStamp] = {}
 
     def list_files(self) -> Iterator[str]:
         """The files of the data origin, lazily, in a fixed order."""
@@ -121,7 +123,24 @@ class FileDataReader(DataReader, Generic[IndexT]):
 
     def index_of(self, path: str) -> IndexT:
         """The index of a file, remembered."""
-        return self._indexes.get(path, lambda: self._load_index(path))
+        return self._indexes.get(path, lambda: self._stamped_index(path))
+
+    def _stamped_index(self, path: str) -> IndexT:
+        """The index of a file that is as it was when it was first indexed."""
+        stamp = files.stamp(path)
+        if self._stamps.setdefault(path, stamp) != stamp:
+            raise _changed(path)
+        return self._load_index(path)
+
+    def _open(self, path: str, block_size: int | None = None) -> BinaryIO:
+        """Opens a file that is as it was when it was indexed."""
+        self.index_of(path)
+        file = files.open_for_reading(path, block_size=block_size)
+        stamp = files.stamp_of(file, path)
+        if stamp is not None and stamp != self._stamps[path]:
+            file.close()
+            raise _changed(path)
+        return file
 
     def count_records(self, path: str) -> int:
         """Number of records of a file, from its index."""
@@ -153,7 +172,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         for path, group in itertools.groupby(order, key=lambda i: ranges[i].name):
             chosen = list(group)
             # What a remote file fetches ahead of one range is of no use for the next one.
-            with files.open_for_reading(path, block_size=0 if len(chosen) > 1 else None) as file:
+            with self._open(path, 0 if len(chosen) > 1 else None) as file:
                 for i in chosen:
                     found[i] = list(itertools.chain.from_iterable(self._scan_checked(file, ranges[i])))
         return list(itertools.chain.from_iterable(found))
@@ -187,7 +206,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
                 self._skipped_example = f"record {first} of {path}"
 
     def _pieces_of(self, shard: ShardLike) -> Iterator[list[Record]]:
-        with files.open_for_reading(shard.name) as file:
+        with self._open(shard.name) as file:
             yield from self._scan_checked(file, shard)
 
     def _scan_checked(self, file: BinaryIO, shard: ShardLike) -> Iterator[list[Record]]:
@@ -215,6 +234,13 @@ class FileDataReader(DataReader, Generic[IndexT]):
     @abc.abstractmethod
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         """Reads a checked range of an open file in pieces of convenient size."""
+
+
+def _changed(path: str) -> DataError:
+    return DataError(
+        f"{path}: was changed while it is being read",
+        fix="submit the job again, and give files that are written later names of their own",
+    )
 
 
 def first_file(reader: FileDataReader[Any]) -> str:

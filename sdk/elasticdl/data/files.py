@@ -9,15 +9,16 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from elasticdl_core.errors import DataError, PermissionDeniedError
 from elasticdl_core.places import Reach, is_file_url, path_text, refusal, remedy
 from elasticdl_runtime.places import open_within, require_data, require_reach
 
+T = TypeVar("T")
 #: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
 _IGNORED_PREFIXES = (".", "_")
 _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")
@@ -179,30 +180,45 @@ def stamp(path: str) -> FileStamp:
         raise _unreadable(path, error) from error
     if info.get("size") is None:
         raise DataError(f"{path}: the store does not tell the file's size", fix="copy the file to a store that does")
+    return _stamp_from(info)
+
+
+def _stamp_from(info: Mapping[str, Any]) -> FileStamp:
     version = next((str(info[k]) for k in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(k)), "")
     return FileStamp(int(info["size"]), version)
+
+
+def stamp_of(file: BinaryIO, path: str) -> FileStamp | None:
+    """Size and version of an open file; None where its store does not tell them."""
+    if is_remote(path):
+        info = getattr(file, "details", None)
+        return _stamp_from(info) if isinstance(info, dict) and info.get("size") is not None else None
+    status = os.fstat(file.fileno())
+    return FileStamp(status.st_size, str(status.st_mtime_ns))
 
 
 def list_files(origin: str) -> Iterator[str]:
     """The data files that a data origin names, one by one, in a fixed order.
 
-    Directories are walked in name order while the caller works on what came already.
+    Directories are walked in name order while the caller works on what came already. Links are followed; a file that
+    is reached by several names comes once, by the first of them.
 
     Args:
         origin: a file, directory, glob or URL, or several of them separated by commas.
 
     Yields:
-        Absolute local paths, or URLs with their scheme. A file named twice comes once.
+        Absolute local paths, or URLs with their scheme.
 
     Raises:
-        DataError: a path does not exist, a glob matches nothing, or a directory holds no data file.
+        DataError: a path does not exist, a glob matches nothing, a directory holds no data file, or a link leads to
+            nothing or to a directory that holds it.
     """
-    seen: set[str] = set()
+    seen: set[object] = set()
     for part in split_origin(origin):
         require_data(part, _reach)
-        for path in _expand(part):
-            if path not in seen:
-                seen.add(path)
+        for path, identity in _expand(part):
+            if identity not in seen:
+                seen.add(identity)
                 yield path
 
 
@@ -229,9 +245,13 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _expand(part: str) -> Iterator[str]:
+_Found = tuple[str, object]
+"""A file as it is listed, and what is the same for all names of it."""
+
+
+def _expand(part: str) -> Iterator[_Found]:
     if is_remote(part):
-        yield from _expand_remote(part)
+        yield from ((url, url) for url in _expand_remote(part))
         return
     path = local_path(part)
     if not _GLOB_CHARACTERS & set(part):
@@ -243,12 +263,13 @@ def _expand(part: str) -> Iterator[str]:
     except OSError:
         pass  # missing, or a pattern: told apart below
     if path.is_file():
-        yield _listed(path.absolute())
+        yield _found(path)
     elif path.is_dir():
-        yield from _not_empty(_walk(path.absolute()), f"{part}: the directory holds no data files")
+        walked = _walk(path.absolute(), (_identity(path.stat()),))
+        yield from _not_empty(walked, f"{part}: the directory holds no data files")
     elif _GLOB_CHARACTERS & set(part):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        files = (_listed(_require_inside(Path(match), part).absolute()) for match in matches if Path(match).is_file())
+        files = (_found(_require_inside(Path(match), part)) for match in matches if _is_file(Path(match)))
         yield from _not_empty(files, f"{part}: the pattern matches no file")
     elif path.exists():
         raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
@@ -294,7 +315,7 @@ def _url_of(part: str, fs: Any, path: str) -> str:
     return "::".join(links)
 
 
-def _not_empty(paths: Iterator[str], problem: str) -> Iterator[str]:
+def _not_empty(paths: Iterator[T], problem: str) -> Iterator[T]:
     first = next(paths, None)
     if first is None:
         raise DataError(problem, fix="check the path; hidden files and names that begin with _ are not data")
@@ -302,8 +323,13 @@ def _not_empty(paths: Iterator[str], problem: str) -> Iterator[str]:
     yield from paths
 
 
-def _walk(directory: Path) -> Iterator[str]:
-    """Data files below a directory, depth first in name order, listing lazily."""
+def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Found]:
+    """Data files below a directory, depth first in name order, listing lazily.
+
+    Args:
+        directory: the directory.
+        above: what it is, and each directory that it was reached through.
+    """
     try:
         with os.scandir(directory) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
@@ -312,12 +338,49 @@ def _walk(directory: Path) -> Iterator[str]:
     for entry in entries:
         if not _is_data_name(entry.name):
             continue
+        path = Path(entry.path)
         if entry.is_symlink():
-            _require_inside(Path(entry.path), entry.path)
+            _require_inside(path, entry.path)
+            _require_target(path)
         if entry.is_dir():
-            yield from _walk(Path(entry.path))
+            inside = _identity(entry.stat())
+            if inside in above:
+                raise DataError(
+                    f"{_listed(path)}: is a link to {path.resolve()}, which holds it",
+                    fix="remove the link, or name the files and directories that are the data",
+                )
+            yield from _walk(path, (*above, inside))
         elif entry.is_file():
-            yield _listed(entry.path)
+            device = above[-1][0]
+            yield _listed(path), _identity(entry.stat()) if entry.is_symlink() else (device, entry.inode())
+
+
+def _found(path: Path) -> _Found:
+    return _listed(path.absolute()), _identity(path.stat())
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a match of a pattern is a file, and no directory."""
+    if path.is_symlink():
+        _require_target(path)
+    return path.is_file()
+
+
+def _require_target(path: Path) -> None:
+    """Refuses a link that leads to nothing, as those of git-annex and DVC do before their data is there."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise DataError(
+            f"{_listed(path)}: is a link to {os.readlink(path)}, which is not there",  # noqa: PTH115 - its text
+            fix="fetch what it stands for (git annex get, dvc pull), or remove the link",
+        ) from None
+    except OSError as error:
+        raise _unreadable(_listed(path), error) from error
 
 
 def _is_data_name(name: str) -> bool:

@@ -39,12 +39,15 @@ class CSVWriter:
     def __init__(self, path: Path, header: Sequence[str] | None) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
+        # Before Python 3.11.9 the csv module leaves a carriage return unquoted, which then ends the line for readers.
+        self._quoting_writer = csv.writer(self._file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         if header is not None:
-            self._writer.writerow(header)
+            self.write(header)
 
     def write(self, record: Sequence[Any]) -> None:
         """Adds a row."""
-        self._writer.writerow(record)
+        returns = any(isinstance(value, str) and "\r" in value for value in record)
+        (self._quoting_writer if returns else self._writer).writerow(record)
 
     def close(self) -> None:
         """Closes the file."""

@@ -84,7 +84,7 @@ def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) 
         The bytes of the zip file, whose comment is the zoo's name, and their digest.
 
     Raises:
-        InvalidInputError: it is no directory, holds no Python file, or holds too much.
+        InvalidInputError: it is no directory, holds no Python file, too much, or a link that leads elsewhere.
     """
     root = Path(directory)
     if not root.is_dir():
@@ -99,7 +99,7 @@ def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) 
                 continue
             name = path.relative_to(root).as_posix()
             _add_folders(folders, _parts_of_name(name))
-            body = _read(root, path)
+            body = _read(path)
             total, count, modules = total + len(body), count + 1, modules + name.endswith(".py")
             if total > MAX_UNPACKED_BYTES or count > MAX_FILES:
                 raise InvalidInputError(
@@ -213,17 +213,43 @@ def _below(root: Path, data: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for folder, directories, names in os.walk(root, followlinks=False):
+    """The files of a zoo, those behind links within it included: modules are imported through links, too."""
+    for folder, directories, names in os.walk(root, followlinks=True):
         directories[:] = sorted(d for d in directories if not d.startswith(".") and d not in _IGNORED)
+        for name in directories:
+            _check_link(root, Path(folder, name))
         for name in sorted(names):
             path = Path(folder, name)
-            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")) and path.is_file():
+            if name.startswith(".") or name.endswith((".pyc", ".pyo")):
+                continue
+            _check_link(root, path)
+            if path.is_file():
                 yield path
 
 
-def _read(root: Path, path: Path) -> bytes:
-    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
-        raise InvalidInputError(f"{path} is a link that leaves {root}", fix="put the file itself into the model zoo")
+def _check_link(root: Path, path: Path) -> None:
+    """Refuses a link that leads to nothing, out of the zoo, or to a folder that holds it.
+
+    Raises:
+        InvalidInputError: it is such a link.
+    """
+    if not path.is_symlink():
+        return
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        why, fix = "leads to nothing", "remove it, or put what it stands for into the model zoo"
+    else:
+        if not target.is_relative_to(root.resolve()):
+            why, fix = f"leaves {root}", "put what it leads to into the model zoo"
+        elif path.parent.resolve().is_relative_to(target):
+            why, fix = "leads to a folder that holds it", "remove it"
+        else:
+            return
+    raise InvalidInputError(f"{path} is a link that {why}", fix=fix)
+
+
+def _read(path: Path) -> bytes:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise InvalidInputError(
             f"{path} has {path.stat().st_size >> 20} MiB; a bundle holds code and small files",

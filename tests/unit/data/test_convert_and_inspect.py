@@ -182,3 +182,12 @@ def test_the_convert_command_takes_reader_parameters_and_types(tmp_path: Path) -
     assert json.loads(result.stdout)["types"] == {"a": "float", "b": "bytes"}
     result = CliRunner().invoke(app, [*command, "--types", "a"])
     assert (result.exit_code, "is not column=type" in result.stderr) == (1, True)
+
+
+def test_carriage_returns_are_quoted(tmp_path: Path) -> None:
+    """The csv module left them bare before Python 3.11.9, and our reader refused the file."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'a,b\n"x\ry",1\nz,2\n')
+    convert(str(path), tmp_path / "b.csv", "csv")
+    assert (tmp_path / "b.csv").read_bytes() == b'a,b\n"x\ry","1"\nz,2\n'
+    assert inspect_data(str(tmp_path / "b.csv"), verify=True).verified == 2

@@ -243,3 +243,71 @@ def test_a_file_in_an_archive_keeps_the_archive(tmp_path: Path) -> None:
         (shard,) = reader.create_shards()
         assert shard.name == url.replace("*", "er")
         assert list(reader.read_records(shard)) == rows
+
+
+def test_each_file_comes_once_whatever_it_is_called(tmp_path: Path) -> None:
+    """``latest -> v1`` beside ``v1`` trained each record twice."""
+    for name in ("v1/a.x", "v1/b.x", "v2/c.x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "latest").symlink_to("v1")
+    (tmp_path / "v2" / "d.x").symlink_to("c.x")
+    os.link(tmp_path / "v2" / "c.x", tmp_path / "v2" / "e.x")
+    expected = ["latest/a.x", "latest/b.x", "v2/c.x"]
+    assert list(files.list_files(str(tmp_path))) == [str(tmp_path / name) for name in expected]
+    assert len(list(files.list_files(f"{tmp_path}/**/*.x"))) == 3
+    both = f"{tmp_path}/v2/d.x,{tmp_path}/v2"
+    assert list(files.list_files(both)) == [str(tmp_path / "v2" / "d.x")]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*"])
+def test_a_link_to_nothing_is_refused(pattern: str, tmp_path: Path) -> None:
+    """Data of git-annex that is not there was left out, and "every record was processed"."""
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "b.csv").symlink_to(".git/annex/objects/x")
+    with pytest.raises(DataError, match=r"b\.csv: is a link to \.git/annex/objects/x, which is not there") as caught:
+        list(files.list_files(f"{tmp_path}{pattern}"))
+    assert "git annex get" in caught.value.fix
+
+
+def test_a_link_to_a_directory_that_holds_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d" / "deep").mkdir(parents=True)
+    (tmp_path / "d" / "a.x").write_bytes(b"1")
+    (tmp_path / "d" / "deep" / "up").symlink_to("..")
+    with pytest.raises(DataError, match=r"deep/up: is a link to .*/d, which holds it"):
+        list(files.list_files(str(tmp_path / "d")))
+    (tmp_path / "d" / "deep" / "up").unlink()
+    (tmp_path / "d" / "loop.x").symlink_to("loop.x")
+    with pytest.raises(DataError, match=r"loop\.x: cannot be read"):
+        list(files.list_files(str(tmp_path / "d")))
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
+    """A file that was overwritten in the same size went unnoticed: half of its records were of the new one."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n3,4\n")
+    reader = create_data_reader(str(path))
+    (shard,) = reader.create_shards()
+    assert len(list(reader.read_records(shard))) == 2
+    path.write_text("a,b\n5,6\n7,8\n")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"a\.csv: was changed while it is being read"):
+        list(reader.read_records(shard))
+    with pytest.raises(DataError, match="was changed"):
+        reader.read_ranges([shard])
+    assert list(create_data_reader(str(path)).read_records(shard)) == [["5", "6"], ["7", "8"]]
+
+
+@pytest.mark.parametrize("first", [b"", b"a,b\n"])
+def test_a_first_file_without_records_is_fine(first: bytes, tmp_path: Path) -> None:
+    """Those who write in parts leave some empty, and a marker."""
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    (tmp_path / "part-00000.csv").write_bytes(first)
+    (tmp_path / "part-00001.csv").write_bytes(b"a,b\n1,2\n")
+    for origin in (str(tmp_path), f"{tmp_path}/*"):
+        reader = create_data_reader(origin)
+        assert [list(reader.read_records(shard)) for shard in reader.create_shards()] == [[["1", "2"]]]
+    (tmp_path / "part-00001.csv").write_bytes(b"")
+    (tmp_path / "part-00000.csv").write_bytes(b"")
+    with pytest.raises(DataError, match="all files are empty"):
+        create_data_reader(str(tmp_path))

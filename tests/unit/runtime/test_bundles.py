@@ -192,6 +192,21 @@ def test_packing_refuses_links_that_leave_the_zoo(tmp_path: Path) -> None:
         pack_bundle(zoo)
 
 
+def test_linked_folders_are_packed_and_broken_links_refused(tmp_path: Path) -> None:
+    """A linked folder was left out, and its modules were missing on the cluster only."""
+    zoo = _zoo(tmp_path)
+    (zoo / "v1").mkdir()
+    (zoo / "v1" / "net.py").write_text("x = 1\n")
+    (zoo / "latest").symlink_to("v1")
+    content, _ = pack_bundle(zoo)
+    assert {"latest/net.py", "v1/net.py"} <= set(zipfile.ZipFile(io.BytesIO(content)).namelist())
+    for target, why in (("..", "leaves"), (".", "leads to a folder that holds it"), ("gone", "leads to nothing")):
+        (zoo / "again").symlink_to(target)
+        with pytest.raises(InvalidInputError, match=f"again is a link that {why}"):
+            pack_bundle(zoo)
+        (zoo / "again").unlink()
+
+
 @pytest.mark.parametrize(
     "name",
     ["../x.py", "/x.py", "a/../../x.py", "a//b.py", "./a.py", "a\\b.py", "c:x.py", "a/\x07.py", "x" * 300, "..", "/"],
