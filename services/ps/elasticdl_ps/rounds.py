@@ -67,6 +67,11 @@ class PushOutcome:
     replay: bool = False
 
 
+def owner_of(worker: str) -> str:
+    """Whose pushes these are: a program with several clients counts those of each by itself, behind a slash."""
+    return worker.partition("/")[0]
+
+
 class Incarnations:
     """Knows the newest incarnation of each worker, so that a push of one that was replaced is refused."""
 
@@ -79,7 +84,7 @@ class Incarnations:
         Raises:
             FencedError: a newer incarnation has pushed already.
         """
-        name, _, text = worker.rpartition(".")
+        name, _, text = owner_of(worker).rpartition(".")
         number = int(text) if text.isdecimal() else 0
         newest = self._newest.get(name)
         if newest is not None and number < newest:
@@ -241,8 +246,8 @@ class Rounds:
 
     def forget(self, worker: str) -> None:
         """Drops what a replaced worker left, except members of the present round."""
-        self._applied.pop(worker, None)
-        self._answers.pop(worker, None)
+        self._applied = {name: last for name, last in self._applied.items() if owner_of(name) != worker}
+        self._answers = {name: last for name, last in self._answers.items() if owner_of(name) != worker}
 
     def _close(self) -> Round:
         round_ = Round(self._partition.version, tuple(self._present), self._rates)

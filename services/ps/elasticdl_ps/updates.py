@@ -9,7 +9,7 @@ from functools import partial
 from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps.pushes import PushRequest, check_learning_rates, read_changes
-from elasticdl_ps.rounds import HELD, Incarnations, Member, PushOutcome, Round, Rounds
+from elasticdl_ps.rounds import HELD, Incarnations, Member, PushOutcome, Round, Rounds, owner_of
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry.spans import traced
@@ -147,7 +147,7 @@ class Updates:
     def _note(self, worker: str) -> None:
         replaced = self._incarnations.check(worker)
         if replaced is not None:
-            self._answers.pop(replaced, None)
+            self._answers = {name: last for name, last in self._answers.items() if owner_of(name) != replaced}
             self.rounds.forget(replaced)
 
 
@@ -159,7 +159,7 @@ def _told(push: PushRequest) -> dict[str, str | int | float]:
 
 def _require_own(worker: str, caller: Claims) -> None:
     """A worker pushes in its own name only."""
-    if caller.role is Role.WORKER and worker != caller.owner:
+    if caller.role is Role.WORKER and owner_of(worker) != caller.owner:
         raise PermissionDeniedError(
             f"{caller.owner} may not push as {worker!r}", fix="push under the token's own name"
         )

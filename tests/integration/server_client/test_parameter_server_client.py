@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,6 +68,31 @@ def test_what_is_pushed_is_pulled(servers: Any) -> None:
     np.testing.assert_allclose(after.rows["t"], before.rows["t"][[1, 0]] - 0.5 * np.array([[10, 20], [4, 6]]))
     assert not after.dense["w"].flags.writeable
     assert servers.pull(dense=False).dense == {}
+
+
+def test_clients_with_one_token_do_not_take_each_others_pushes_for_repeats(processes: Any) -> None:
+    access: ServerAccess = processes._servers.access
+    clients = [ParameterServerClient(access.addresses, access.token, patience_s=30) for _ in range(3)]
+    before = processes.pull().dense["b"]
+    for client in [*clients, *reversed(clients)]:
+        assert client.push({"b": 1.0}).accepted
+    assert processes.pull().dense["b"] == before - 6
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_cannot_be_made_leaves_nothing(processes: Any) -> None:
+    access: ServerAccess = processes._servers.access
+
+    def held() -> tuple[int, int]:
+        threads = [thread for thread in threading.enumerate() if thread.name == "parameter-servers"]
+        return len(threads), len(list(Path("/proc/self/fd").iterdir()))
+
+    before = held()
+    for _ in range(3):
+        with pytest.raises(InvalidInputError, match="without TLS"):
+            ParameterServerClient(["nowhere"], access.token)
+    assert held() == before
 
 
 def test_rates_go_with_a_push_one_for_each_group(servers: Any) -> None:

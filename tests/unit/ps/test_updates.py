@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,24 @@ def take(updates: Updates, request: PushRequest) -> tuple[bool, int, str, bool]:
 
 def value(partition: Partition) -> float:
     return float(partition.dense.read(-1)[0].values[0])
+
+
+@pytest.mark.parametrize("use_async", [True, False], ids=["asynchronous", "synchronous"])
+def test_each_client_of_a_worker_counts_its_own_pushes(use_async: bool) -> None:
+    """Numbers came from the clock: those of a client that began before it was set back were taken for repeats."""
+    partition, updates = make(use_async=use_async)
+    named = [replace(push(1), worker=f"worker-0.0{name}") for name in ("", "/a", "/b")]
+    caller = caller_of(named[0])
+    for repeated in (False, True):
+        for request in named:
+            assert updates.take(replace(request, version=partition.version), caller).replay == repeated
+    assert partition.version == 3
+    with pytest.raises(PermissionDeniedError):
+        updates.take(replace(push(2), worker="worker-1.0/a"), caller)
+    # A worker that comes back is another one, with all of its clients.
+    assert take(updates, push(1, incarnation=1, version=3)) == (True, 4, "", False)
+    with pytest.raises(FencedError):
+        updates.take(replace(named[1], sequence=2), caller)
 
 
 def test_a_repeated_push_is_answered_again_and_applied_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import cast
 
 import numpy as np
@@ -54,6 +55,10 @@ class RowLifecycle:
         self._sketch = np.zeros((_LINES, counters if policy.admission > 1 else 0), np.uint8)
         self._counted = 0
         self._swept = version
+        # Young rows would be swept with every update: those of each update are noted instead.
+        self._seen_at: deque[tuple[int, NDArray[np.int64]]] | None = None
+        if 0 < policy.eviction_updates < _SWEEPS_PER_AGE:
+            self._seen_at = deque([(version, np.flatnonzero(self._seen[: present.count] == version))])
         self._count = present.count
 
     @property
@@ -89,6 +94,8 @@ class RowLifecycle:
         if self._times is not None:
             self._times.require(count)
             self._seen[rows] = version
+        if self._seen_at is not None:
+            self._seen_at.append((version, rows))
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Notes that rows are free."""
@@ -100,7 +107,10 @@ class RowLifecycle:
         found = np.zeros(0, np.int64)
         seen = self._seen[: self._count]
         age = self.policy.eviction_updates
-        if age and version > age and version - self._swept >= age // _SWEEPS_PER_AGE:
+        if self._seen_at is not None:
+            if version > age:
+                found = self._last_seen_until(version - age)
+        elif age and version > age and version - self._swept >= age // _SWEEPS_PER_AGE:
             self._swept = version
             found = np.flatnonzero(seen <= version - age)
         limit = self.policy.max_rows
@@ -111,3 +121,12 @@ class RowLifecycle:
             older, equal = np.flatnonzero(seen < last), np.flatnonzero(seen == last)
             found = np.concatenate([older, equal[: wanted - len(older)]])
         return found
+
+    def _last_seen_until(self, version: int) -> NDArray[np.int64]:
+        """The rows that no update after a version has seen; once."""
+        assert self._seen_at is not None
+        found = [np.zeros(0, np.int64)]
+        while self._seen_at and self._seen_at[0][0] <= version:
+            at, rows = self._seen_at.popleft()
+            found.append(rows[self._seen[rows] == at])
+        return np.concatenate(found)

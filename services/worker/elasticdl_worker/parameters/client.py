@@ -35,13 +35,13 @@ class ParameterClient:
     Args:
         addresses: of PS 0, 1, ...
         token: returns the present job token.
-        worker: the worker's incarnation as its token says it, e.g. ``worker-3.1``.
+        worker: the worker's incarnation as its token says it, e.g. ``worker-3.1``; where it has several clients,
+            with a name for each behind a slash, as each counts its own pushes.
         wire_dtype: ``float32`` or ``bfloat16`` for rows and their gradients on the wire.
         patience_s: for how long an unreachable PS is tried again.
         hot_rows_staleness: for how many own updates rows that are seen often are kept here; 0 keeps none.
         hot_rows: how many are kept of each table.
         message_bytes: what is larger travels in several messages, or pieces of one; at most 1 GiB.
-        first_sequence: what pushes are counted from: a worker that comes back under its name goes on counting.
         credentials: what to show under TLS; those of this process by default.
 
     Raises:
@@ -59,12 +59,10 @@ class ParameterClient:
         hot_rows_staleness: int = 0,
         hot_rows: int = HOT_ROWS,
         message_bytes: int = MESSAGE_BYTES,
-        first_sequence: int = 0,
         credentials: RpcCredentials | None = None,
     ) -> None:
         dtype = check_wire_dtype(wire_dtype)
         self._group = ServerGroup(addresses, token, worker, dtype, patience_s, message_bytes, credentials)
-        self._group.sequence = self._group.answered = first_sequence
         self._hot = HotRows(hot_rows_staleness, hot_rows) if hot_rows_staleness else None
         self._mode = self._mode_of(UpdateMode())
 

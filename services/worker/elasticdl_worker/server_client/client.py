@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -31,8 +31,7 @@ class ParameterServerClient:
     """Reads and trains what parameter servers hold. Use it in a ``with`` statement, or close it.
 
     Calls block, and give up with an error that says what to do when a server has not answered for the whole of the
-    patience. A client may be used by several threads; its calls are made one after the other. A token names who
-    pushes, so each client that pushes needs a token of its own, or is closed before the next one begins. A client
+    patience. A client may be used by several threads; its calls are made one after the other. A client
     belongs to the process that made it: after a fork each process makes its own.
 
     Args:
@@ -65,8 +64,13 @@ class ParameterServerClient:
         self._model: ServedModel | None = None
         self._dense: dict[str, NDArray[Any]] = {}
         self._version = 0
-        self._loop: LoopThread | None = LoopThread()
-        self._client = self._loop.run(_make_client(places, present, owner, patience_s, credentials))
+        loop = LoopThread()
+        try:
+            self._client = loop.run(_make_client(places, present, owner, patience_s, credentials))
+        except BaseException:
+            loop.close()
+            raise
+        self._loop: LoopThread | None = loop
 
     @classmethod
     def local(cls, num_ps: int = 1, *, patience_s: float = _PATIENCE_S) -> Self:
@@ -322,11 +326,9 @@ async def _make_client(
     patience_s: float,
     credentials: RpcCredentials | None,
 ) -> ParameterClient:
-    # Numbers of pushes go on from those of an earlier client with this token, whose they would be taken for.
-    first = time.time_ns() // 1000
-    return ParameterClient(
-        addresses, token, owner, patience_s=patience_s, first_sequence=first, credentials=credentials
-    )
+    # Each client counts its own pushes: those of another one with this token are not taken for them.
+    name = f"{owner}/{secrets.token_hex(8)}"
+    return ParameterClient(addresses, token, name, patience_s=patience_s, credentials=credentials)
 
 
 def _read_only(value: NDArray[Any]) -> NDArray[Any]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+import structlog
 
 from elasticdl_core.task import TaskType
 from elasticdl_runtime.telemetry import work
@@ -24,6 +27,9 @@ from elasticdl_worker.trainers.framework import Lookups, MinibatchSource
 from elasticdl_worker.trainers.minibatch import Minibatch
 
 _POLL_S = 0.1
+_PATIENCE_S = 60.0
+"""For how long a reader may be in the user's code, or in a call, when it is to stop."""
+_log = structlog.get_logger(__name__)
 
 
 class Pull(Protocol):
@@ -106,10 +112,19 @@ class ReadAhead:
         return self._taken(self._queue.get())
 
     def stop(self) -> list[LeasedTask]:
-        """Ends the reading; returns the leases that were read ahead, in order, without those of minibatches taken."""
+        """Ends the reading; returns the leases that were read ahead, in order, without those of minibatches taken.
+
+        A reader that does not come back for long is left behind: what it leases goes back when the worker leaves.
+        """
         self._stop.set()
         held: dict[str, LeasedTask] = {}
+        give_up = time.monotonic() + _PATIENCE_S
         while self._thread.is_alive() or not self._queue.empty():
+            if time.monotonic() > give_up:
+                _log.warning(
+                    "the reader does not stop", waited_s=_PATIENCE_S, fix="see what feed or the data wait for"
+                )
+                break
             try:
                 item = self._queue.get(timeout=_POLL_S)
             except queue.Empty:
