@@ -32,7 +32,7 @@ from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeErr
 from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import ALL_REDUCE
-from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
+from elasticdl_core.job.updates import records_per_update, words_of_updates
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
@@ -235,9 +235,9 @@ class _LocalRun:
     def _tell_start(self, shards: Sequence[Shard]) -> None:
         """Says how large updates are, and how many an epoch has."""
         spec = self._spec
-        alone = spec if spec.by_group else replace(spec, grads_to_wait=1, get_model_steps=1)
         where = f"in this process, as by {ALL_REDUCE}" if spec.by_group else "in this process"
-        told = words_of_updates(alone, updates_per_epoch(alone, shards), where)
+        updates = sum(-(-shard.records // self._records_per_update) for shard in shards)
+        told = words_of_updates(replace(spec, get_model_steps=1), updates, where)
         self._emit({"event": "started", "message": told})
 
     def _in_parts(self, group: LocalGroup, shards: list[Shard], progress: LocalProgress) -> _Updates:
@@ -349,8 +349,14 @@ class _LocalRun:
                 predicting=spec.type is JobType.PREDICTION,
             )  # fmt: skip
 
+    @property
+    def _records_per_update(self) -> int:
+        """Those of a synchronous round of parameter servers are one minibatch here."""
+        return records_per_update(replace(self._spec, get_model_steps=1))
+
     def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:
-        return self._framework.make_source(reader, self._module, str(mode), self._spec.minibatch_size)
+        size = self._records_per_update if mode is Mode.TRAINING else self._spec.minibatch_size
+        return self._framework.make_source(reader, self._module, str(mode), size)
 
     def _trainer(self, source: MinibatchSource) -> LocalSteps:
         spec = self._spec

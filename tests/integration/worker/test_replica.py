@@ -257,26 +257,43 @@ def test_a_local_run_of_a_group_has_the_bits_of_its_members(job: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "workers", "told"),
+    ("strategy", "fields", "updates", "told"),
     [
         (
             "AllReduceStrategy",
-            2,
+            {"max_workers": 2},
+            4,
+            "as by AllReduceStrategy: 16 records an update (minibatch_size) in 2",
+        ),
+        (
+            "auto",
+            {"max_workers": 2},
+            4,
             "as by AllReduceStrategy: 16 records an update (minibatch_size) in 2 microbatches",
         ),
-        ("auto", 2, "as by AllReduceStrategy: 16 records an update (minibatch_size) in 2 microbatches"),
-        ("auto", 1, "in this process: 16 records an update (minibatch_size), 4 updates an epoch"),
-        ("ParameterServerStrategy", 3, "in this process: 16 records an update (minibatch_size), 4 updates an epoch"),
+        ("auto", {}, 4, "in this process: 16 records an update (minibatch_size), 4 updates an epoch"),
+        (
+            "ParameterServerStrategy",
+            {"max_workers": 3},
+            4,
+            "in this process: 16 records an update (minibatch_size), 4",
+        ),
+        (
+            "ParameterServerStrategy",
+            {"use_async": False, "grads_to_wait": 2},
+            2,
+            "32 records an update (2 minibatches of",
+        ),
     ],
 )
-def test_a_local_run_makes_as_many_updates_by_any_strategy(
-    job: Any, tmp_path: Path, strategy: str, workers: int, told: str
+def test_a_local_run_makes_as_many_updates_as_a_cluster(
+    job: Any, tmp_path: Path, strategy: str, fields: dict[str, Any], updates: int, told: str
 ) -> None:
     validation = {"validation_data": str(tmp_path / "data.csv"), "export_formats": "keras"}
-    fields = {"distribution_strategy": strategy, "max_workers": workers, "minibatch_size": 16}
     events: list[Any] = []
-    run_local(job(**fields, **validation, **THRESHOLD), tmp_path / "out", events.append)
-    assert (events[-1]["records"], events[-1]["steps"]) == (RECORDS, RECORDS // 16)
+    spec = job(distribution_strategy=strategy, minibatch_size=16, **fields, **validation, **THRESHOLD)
+    run_local(spec, tmp_path / "out", events.append)
+    assert (events[-1]["records"], events[-1]["steps"]) == (RECORDS, updates)
     (started,) = [event["message"] for event in events if event["event"] == "started"]
     assert told in started
     assert events[-1]["metrics"]["loss"] > 0
