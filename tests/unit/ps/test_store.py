@@ -243,6 +243,17 @@ def test_dense_parameters_that_cannot_be_held_are_refused(spec: DenseSpec, start
         Partition(KERNELS).push_model([DenseInit(spec, start, stop, np.zeros(3))], [], SGD, UpdateMode())
 
 
+def test_tables_have_up_to_65536_columns_and_one_name_each() -> None:
+    partition = Partition(KERNELS)
+    with pytest.raises(InvalidInputError, match="dimension 65537"):
+        partition.push_model([], [TableSpec("t", (1 << 16) + 1)], SGD, UpdateMode())
+    tables = [TableSpec(f"t{index}", 1) for index in range(3)]
+    assert partition.push_model([], [TableSpec("t", 1 << 16), *tables], SGD, UpdateMode())
+    out = np.empty((3, 1 << 16), np.float32)
+    partition.tables["t"].read(np.arange(3), out)
+    assert partition.rows == 3
+
+
 def test_refused_models_leave_the_partition_empty() -> None:
     partition = Partition(KERNELS)
     twice = [TableSpec("t", 2), TableSpec("t", 2)]
