@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -49,6 +51,9 @@ async def serve(stop: asyncio.Event) -> int:
     def authenticate(token: str) -> Claims:
         return verify(settings.job_secret, token, job_id=settings.job_id)
 
+    orphaned = asyncio.Event()
+    if settings.own_folder:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _end_with_input, orphaned, stop)
     servicer = ParameterServer(Partition(kernels), settings.index, settings.num_ps)
     meters.show_all("partition", servicer.meters)
     server = make_server(SERVICE, servicer, authenticate)
@@ -61,12 +66,22 @@ async def serve(stop: asyncio.Event) -> int:
     await server.stop(_GRACE_S)
     servicer.close()
     _log.info("stopped")
+    if orphaned.is_set():
+        shutil.rmtree(settings.own_folder, ignore_errors=True)
     return 0
 
 
 def main() -> int:
     """Runs the process; returns its exit code."""
     return run_service(serve)
+
+
+def _end_with_input(*ends: asyncio.Event) -> None:
+    """Ends with the program at the other end of the standard input, however that ends."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        for one in ends:
+            one.set()
 
 
 def _choose_cache_folder() -> None:

@@ -21,6 +21,8 @@ class PsSettings(ProcessSettings):
         job_secret: ``ELASTICDL_JOB_SECRET``, verifies the tokens of the job's processes.
         listen: ``ELASTICDL_LISTEN``, the address to serve on.
         ps_kernels: ``ELASTICDL_PS_KERNELS``, ``numba`` or ``numpy``.
+        own_folder: ``ELASTICDL_OWN_FOLDER``, of a server that belongs to the program that started it: it ends when
+            its standard input does, and removes this folder then. Empty for those of jobs.
     """
 
     job_id: str
@@ -30,6 +32,7 @@ class PsSettings(ProcessSettings):
     job_secret: str
     listen: str
     ps_kernels: str = "numba"
+    own_folder: str = ""
 
     @model_validator(mode="after")
     def _one_of_all(self) -> Self:

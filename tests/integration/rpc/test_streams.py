@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -428,6 +430,44 @@ async def test_of_a_stranger_little_is_taken_and_not_for_long(
     status, message = await refusal_of(silent)
     assert (status, message) == (grpc.StatusCode.INVALID_ARGUMENT, "no greeting came in time")
     silent.close()
+
+
+async def test_a_server_without_free_descriptors_waits_for_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tried again in each turn of its event loop, with a whole processor."""
+    tried: list[object] = []
+    accept = served_sockets.ServedSockets._accept
+
+    def counted(self: served_sockets.ServedSockets, listener: socket.socket) -> None:
+        tried.append(listener)
+        accept(self, listener)
+
+    monkeypatch.setattr(served_sockets.ServedSockets, "_accept", counted)
+    monkeypatch.setattr(served_sockets, "_PAUSE_S", LONG_S)
+    address = f"unix:{tmp_path}/s"
+    served = served_sockets.ServedSockets({"Steps": Calls(address).Steps}, str, 1 << 20)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connection = None
+    try:
+        served.listen(address)
+        connection = connect_beside(address)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert len(tried) == 1
+        served._resume(served._listeners[0][0])
+        for _ in range(3000):
+            if served._open:
+                break
+            await asyncio.sleep(0.01)
+        assert len(served._open) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await served.close(None)
+        if connection is not None:
+            connection.close()
 
 
 async def test_a_message_that_is_too_long_ends_the_connection(calls: Calls, plain: Plain) -> None:

@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from elasticdl import ParameterServerClient
@@ -93,6 +95,30 @@ def test_a_client_that_cannot_be_made_leaves_nothing(processes: Any) -> None:
         with pytest.raises(InvalidInputError, match="without TLS"):
             ParameterServerClient(["nowhere"], access.token)
     assert held() == before
+
+
+def test_servers_end_with_the_program_that_started_them_however_it_ends() -> None:
+    program = (
+        "import os, signal\n"
+        "from elasticdl import ParameterServerClient\n"
+        "servers = ParameterServerClient.local(num_ps=2)._servers\n"
+        "print(servers._folder, *[process.pid for process in servers._processes], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    folder, *pids = done.stdout.split()
+    assert len(pids) == 2, done.stderr
+
+    def left() -> list[str]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [pid for pid in pids if psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE]
+        return [path for path in [folder] if Path(path).exists()]
+
+    for _ in range(6000):
+        if not left():
+            break
+        time.sleep(0.01)
+    assert not left()
 
 
 def test_rates_go_with_a_push_one_for_each_group(servers: Any) -> None:

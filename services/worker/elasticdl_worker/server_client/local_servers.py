@@ -76,11 +76,13 @@ class LocalServers:
             "ELASTICDL_NUM_PS": str(num_ps),
             "ELASTICDL_JOB_SECRET": secret,
             "ELASTICDL_LISTEN": address,
+            # However this program ends: they end with what they read of it, and the last one leaves nothing.
+            "ELASTICDL_OWN_FOLDER": str(self._folder),
         }
         with self._log(index).open("wb") as log:
             command = [sys.executable, "-P", "-m", "elasticdl_ps"]
             self._processes.append(
-                subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
             )
 
     def _wait(self, addresses: Sequence[str]) -> None:
@@ -118,4 +120,6 @@ def _stop(owner: int, processes: Sequence[subprocess.Popen[bytes]], folder: Path
             process.wait(max(0.0, give_up - time.monotonic()))
         process.kill()
         process.wait(_STOP_S)
+        assert process.stdin is not None
+        process.stdin.close()
     shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ from elasticdl_runtime.rpc.served_stream import (
 _log = structlog.get_logger(__name__)
 _MOST_UNSENT = 64 << 20
 """Of answers that somebody has asked for and does not take."""
+_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE_S = 1.0
 _GREETING_BYTES = 64 << 10
 _GREETING_S = 10.0
 """So much, and for so long, is taken of somebody of whom nothing is known yet."""
@@ -85,12 +88,25 @@ class ServedSockets:
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in _NOTHING_LEFT:
+                self._pause(listener, error)
             return  # who came has gone, or there are too many files: gRPC is there as well
         made = _ServedSocket(connection, self._methods, self._authenticate, self._most_bytes, self._open)
         self._open.add(made)
         if self._ended:
             made.end()
+
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        """Takes nobody for a while: whoever waits would be refused again in each turn of the event loop."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(_PAUSE_S, self._resume, listener)
+        _log.warning("nobody can be taken", reason=str(error), fix="raise the limit of open files (ulimit -n)")
+
+    def _resume(self, listener: socket.socket) -> None:
+        if any(one is listener for one, _ in self._listeners):
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
 
 class _ServedSocket:
