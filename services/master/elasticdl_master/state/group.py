@@ -45,6 +45,7 @@ class Group:
                 out += self._look_at(meeting.owner, busy_s)
             case ev.GroupLooked():
                 self._rendezvous.look(now)
+                out += self._keep_the_model(now)
             case ev.GroupAllowed():
                 self._told_lost = False
                 self._rendezvous.found(now)
@@ -69,7 +70,8 @@ class Group:
 
     def dismisses(self, owner: str) -> bool:
         """Whether a member that wants to leave may go."""
-        return self._rendezvous.dismisses(owner)
+        worker = self._job.workers.by_owner(owner)
+        return self._rendezvous.dismisses(owner) and not (worker is not None and worker.awaited)
 
     # -- takeovers -------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,24 @@ class Group:
             self._rendezvous.restore(RendezvousRecord.from_json(record), now)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _keep_the_model(self, now: float) -> list[Instruction]:
+        """Lets no member leave before one that stays holds the model; replaces who is to stay and does not speak."""
+        workers, rendezvous = self._job.workers, self._rendezvous
+        holders = [worker for worker in workers.living if self.established and rendezvous.holds(worker.owner)]
+        goes_on = not self._job.lifecycle.ending and any(worker.staying for worker in workers.living)
+        last = holders if goes_on and not any(worker.staying for worker in holders) else []
+        for worker in workers.living:
+            worker.holds_model = worker in holders or not holders
+            if worker.awaited and worker not in last:
+                worker.leave_at = now + self._job.limits.drain_s
+            worker.awaited = worker in last
+        out: list[Instruction] = []
+        for worker in [worker for worker in workers.running if last and not rendezvous.hears(worker.owner)]:
+            worker.stuck = True
+            words = f"{worker.owner} does not speak, and those who hold the model are to leave; it is replaced"
+            out += [tell("worker_stuck", words), *workers.stop(worker, self._job.limits.leave_s)]
+        return out
 
     def _look_at(self, owner: str, busy_s: float) -> list[Instruction]:
         """Replaces a member that keeps the others waiting for much too long."""

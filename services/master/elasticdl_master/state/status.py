@@ -268,5 +268,6 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
     if machine.troubles.traces:
         return f"no traces are written: {machine.troubles.traces}"
     if not machine.servers.ready and not ending:
-        return "the parameter servers are coming back" if machine.servers.ever_lost else trouble or None
+        lost = "the group gets its model back" if machine.spec.by_group else "the parameter servers are coming back"
+        return lost if machine.servers.ever_lost else trouble or None
     return trouble or None

@@ -143,8 +143,9 @@ class WorkerSupervisor:
         if self._job.lifecycle.ending:
             return []
         out: list[Instruction] = []
-        watch = self._job.servers.ready and not self._job.servers.silent and not self._troubles.queue
-        for worker, reason in self._job.workers.overdue(now, watch=watch):
+        hears = not self._troubles.queue
+        watch = hears and self._job.servers.ready and not self._job.servers.silent
+        for worker, reason in self._job.workers.overdue(now, watch=watch, hears=hears):
             if reason:
                 out += self._held_up(worker, reason)
             out += self._job.workers.stop(worker, self._job.limits.leave_s)

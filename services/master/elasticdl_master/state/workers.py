@@ -16,6 +16,8 @@ from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.lives import ProcessLives
 
 _LONG_PHASES = frozenset({"starting", "compiling"})
+_BEATS = 3
+"""So many heartbeats missing in a row make a worker the first to be drained."""
 
 
 GROUP = "group"
@@ -65,6 +67,8 @@ class Worker:
     registered: bool = False
     finished: bool = False
     dismissed: bool = False
+    holds_model: bool = True
+    awaited: bool = False
     stuck: bool = False
     leave_at: float = float("inf")
     taken: tuple[TaskId, int] | None = None
@@ -338,14 +342,22 @@ class WorkerPool:
     # -- how many --------------------------------------------------------------------------------------------------
 
     def reconcile(self, target: int, now: float) -> list[Instruction]:
-        """Makes the number of staying workers equal the target: launches, or drains the least useful ones."""
+        """Makes the number of staying workers equal the target: launches, or drains the least useful ones.
+
+        Those that have not begun go first, then those that are silent or, of a group, do not hold the model.
+        """
         staying = [worker for worker in self.living if worker.staying]
         if len(staying) > target:
-            staying.sort(key=lambda worker: (worker.state is WorkerState.RUNNING, -worker.index))
+            staying.sort(key=lambda worker: self._worth(worker, now))
             return [one for worker in staying[: len(staying) - target] for one in self.drain(worker, now)]
         if now < self._not_before:
             return []
         return [self._launch(now) for _ in range(target - len(staying))]
+
+    def _worth(self, worker: Worker, now: float) -> tuple[bool, bool, int]:
+        running = worker.state is WorkerState.RUNNING
+        speaks = now - worker.last_heartbeat <= _BEATS * self.limits.heartbeat_s
+        return running, running and speaks and worker.holds_model, -worker.index
 
     def _launch(self, now: float) -> Instruction:
         taken = {worker.index for worker in self.living}
@@ -370,28 +382,29 @@ class WorkerPool:
         self._lives.drained(Role.WORKER, worker.index, worker.incarnation)
         return [TerminateWorker(worker.index, worker.incarnation, grace_s)]
 
-    def overdue(self, now: float, *, watch: bool) -> list[tuple[Worker, str]]:
+    def overdue(self, now: float, *, watch: bool, hears: bool = True) -> list[tuple[Worker, str]]:
         """Workers that must go: drained too long, silent, or without progress; and why ('' if drained).
 
         Args:
             now: the time.
             watch: whether missing progress means anything (not while the PS are away).
+            hears: whether missing heartbeats do: they come whether there is anything to do or not.
         """
         found = []
         for worker in self.living:
-            if worker.state is WorkerState.DRAINING and now >= worker.leave_at:
+            if worker.state is WorkerState.DRAINING and now >= worker.leave_at and not worker.awaited:
                 found.append((worker, ""))
             elif worker.state is WorkerState.STARTING and watch and now - worker.since > self.limits.start_s:
                 found.append((worker, f"did not register within {self.limits.start_s:.0f} s of its start"))
-            elif worker.state is WorkerState.RUNNING and watch:
-                reason = self._stuck(worker, now)
-                if reason:
+            elif worker.state is WorkerState.RUNNING:
+                silent = now - worker.last_heartbeat
+                if hears and silent > self.limits.silent_s:
+                    found.append((worker, f"sent no heartbeat for {silent:.0f} s"))
+                elif watch and (reason := self._stuck(worker, now)):
                     found.append((worker, reason))
         return found
 
     def _stuck(self, worker: Worker, now: float) -> str:
-        if now - worker.last_heartbeat > self.limits.silent_s:
-            return f"sent no heartbeat for {now - worker.last_heartbeat:.0f} s"
         allowed = max(self.limits.stuck_s, self.limits.stuck_steps * worker.step_p95_s)
         if any(task.type is TaskType.EXPORT for task in worker.leases.values()):
             allowed = max(allowed, self.limits.export_s)

@@ -59,7 +59,7 @@ _VARIABLES = [
         ({"LD_PRELOAD": "/x.so"}, "LD_PRELOAD"),
         ({"LD_LIBRARY_PATH": "/x"}, "LD_LIBRARY_PATH"),
         ({"PYTHONHOME": "/x"}, "PYTHONHOME"),
-        ({"PYTHONHOME": "/x"}, "PYTHONHOME"),
+        ({"PYTHONINSPECT": "1"}, "PYTHONINSPECT"),
         ({"ELASTICDL_JOB_TOKEN": "x"}, "ELASTICDL_JOB_TOKEN"),
         (["A=B"], "a list"),
     )
