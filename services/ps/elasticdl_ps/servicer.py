@@ -122,7 +122,7 @@ class ParameterServer:
         """Initialises the partition, or confirms the model after a restore."""
         _require_member(caller)
         frame = await self._joined(chunks)
-        return await self._threads.write(lambda: self._push_model(frame))
+        return await self._threads.write(lambda: self._push_model(frame, guest=caller.is_guest))
 
     async def Pull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Reads rows and changed dense parameters."""
@@ -274,11 +274,11 @@ class ParameterServer:
         pieces = [piece async for piece in chunks]
         return pieces[0] if len(pieces) == 1 else await self._threads.read(lambda: b"".join(pieces))
 
-    def _push_model(self, frame: bytes) -> Frame:
+    def _push_model(self, frame: bytes, *, guest: bool) -> Frame:
         model, mode = codec.read_model(frame), self._partition.mode
-        if self._restored_from is not None and model.names and not self._partition.declared:
+        if self._restored_from is not None and model.names and not (self._partition.declared or guest):
             lay_out(self._partition, *self._restored_from, model.dense, model.names)
-        initialised = self._partition.push_model(model.dense, model.tables, model.optimizer, model.mode)
+        initialised = self._partition.push_model(model.dense, model.tables, model.optimizer, model.mode, guest=guest)
         if initialised:
             warm_up_updates(self._partition)
             _log.info("initialised", dense=len(model.dense), tables=len(model.tables))

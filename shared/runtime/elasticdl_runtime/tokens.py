@@ -28,6 +28,10 @@ _REMEMBERED = 1024
 """Tokens whose decoding and right signature are kept: a worker shows the same one with every call."""
 
 
+FIRST_GUEST = 1_000_000
+"""No worker of a job has such an index: programs that are none push under one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
     """Who holds a token.
@@ -55,6 +59,11 @@ class Claims:
     def certificate_name(self) -> str:
         """For whom the holder's certificate is."""
         return certificate_name(self.job_id, self.role, self.index)
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it is a program that is no worker of the job, and pushes as one."""
+        return self.role is Role.WORKER and self.index >= FIRST_GUEST
 
     def require(self, *roles: Role) -> None:
         """Refuses holders of other roles.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, PermissionDeniedError
+from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, PermissionDeniedError, UnavailableError
 from elasticdl_core.model import (
     ConstraintSpec,
     DenseKind,
@@ -23,6 +23,7 @@ from elasticdl_core.model import (
 )
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
+from elasticdl_runtime.tokens import FIRST_GUEST
 from elasticdl_worker.parameters import Gradients, StateChange
 
 pytestmark = pytest.mark.integration
@@ -239,6 +240,23 @@ async def test_servers_that_are_lost_before_the_first_checkpoint_train_as_their_
         np.testing.assert_array_equal(after.dense["w"], [-1, -1])
         # Seen once, an id has no row under this job's policy.
         np.testing.assert_array_equal(after.rows["t"], before.rows["t"])
+
+
+async def test_a_guest_says_nothing_of_what_a_job_has_restored(start_servers: Any, tmp_path: Path) -> None:
+    """A program beside the workers gave the job its own optimizer, as the first one to declare a model again."""
+    servers = await start_servers(1)
+    worker, master = servers.client(), servers.master()
+    guest = servers.client(FIRST_GUEST, patience_s=0.0)
+    await ensure(worker)
+    files = await master.save(str(tmp_path))
+    for other_job in (False, True):
+        await master.restore(str(tmp_path), files, other_job=other_job)
+        assert not await ensure(guest, OptimizerSpec("sgd", {"learning_rate": 100.0}))
+        if other_job:
+            with pytest.raises(UnavailableError, match="has no model"):
+                await guest.pull({})
+            await worker.pull({})
+        assert (await guest.adopt_model()).optimizer == ADAM
 
 
 async def test_a_job_may_constrain_norms_that_the_one_before_did_not(start_servers: Any, tmp_path: Path) -> None:

@@ -92,9 +92,22 @@ class Partition:
         return sum(table.rows for table in list(self.tables.values()))
 
     def push_model(
-        self, dense: Sequence[DenseInit], tables: Sequence[TableSpec], optimizer: OptimizerSpec, mode: UpdateMode
+        self,
+        dense: Sequence[DenseInit],
+        tables: Sequence[TableSpec],
+        optimizer: OptimizerSpec,
+        mode: UpdateMode,
+        *,
+        guest: bool = False,
     ) -> bool:
         """Initialises the partition, unless it is; after a restore takes optimizer and mode from the first caller.
+
+        Args:
+            dense: what is held here of dense parameters.
+            tables: the embedding tables.
+            optimizer: the optimizer.
+            mode: how updates are made.
+            guest: whether the caller is no worker of the job: what a job has restored is not told by guests.
 
         Returns:
             Whether this call initialised it.
@@ -108,7 +121,7 @@ class Partition:
         _check_tables(tables)
         made.check_groups([part.spec for part in dense], tables)
         with self._lock:
-            if self.initialised and not self.restored:
+            if self.initialised and (guest or not self.restored):
                 return False
             if self.restored:
                 self._adopt(dense, tables, made, mode)

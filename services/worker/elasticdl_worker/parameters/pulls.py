@@ -111,7 +111,7 @@ class Puller:
         Raises:
             UnavailableError: the PS could not be reached, or has no model, for the whole of the patience.
         """
-        give_up = time.monotonic() + self._patience_s
+        give_up, declared = time.monotonic() + self._patience_s, False
         while True:
             part = await self._pull_once(server, placement, asked, dense, moment)
             if part.pending:
@@ -120,7 +120,8 @@ class Puller:
                 continue
             if part.initialised and not part.torn:
                 return part
-            if part.undeclared and await self._declare_again(server):
+            if part.undeclared and not declared:
+                declared = await self._declare_again(server)
                 continue
             if time.monotonic() > give_up:
                 trouble = "is updated all the time" if part.torn else "has no model"

@@ -15,11 +15,9 @@ from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir
 from elasticdl_runtime.cluster.secrets import read_secret_file
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, node_credentials, process_address
 from elasticdl_runtime.rpc.credentials import RpcCredentials, TlsAddress
-from elasticdl_runtime.tokens import LIFETIME_S, certificate_name, derive_job_secret, issue
+from elasticdl_runtime.tokens import FIRST_GUEST, LIFETIME_S, certificate_name, derive_job_secret, issue
 
 _LOOK_S = 5.0
-_FIRST_GUEST = 1_000_000
-"""No worker of a job has such a number: a guest pushes under a name of its own, one for each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,8 @@ def access_of_job(job_id: str, data_dir: Path | None) -> ServerAccess:
 
 
 def _guest() -> int:
-    return _FIRST_GUEST + os.getpid()
+    """A guest pushes under a name of its own, one for each process."""
+    return FIRST_GUEST + os.getpid()
 
 
 def _guest_credentials(cluster_secret: str, job_id: str) -> RpcCredentials:
