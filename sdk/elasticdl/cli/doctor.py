@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import shutil
 import socket
 import sys
@@ -25,6 +26,7 @@ from elasticdl_core.installation import install_command, own_version
 LEAST_DISK = 2 << 30
 LEAST_SHARED_MEMORY = 64 << 20
 CLOCKS_APART_S = 30.0
+_PUT_OFF = re.compile(r'^elasticdl_api_background_put_off\{[^}\n]*task="([^"]+)"[^}\n]*\} (\S+)$', re.MULTILINE)
 DEFAULT_PORT = 8850
 API_WITHIN_S = 5.0
 
@@ -201,6 +203,7 @@ def _api(_: Path | None) -> Iterator[Finding]:
         with httpx.Client(timeout=API_WITHIN_S, trust_env=not endpoint.local, headers=headers, verify=verify) as http:
             answer = http.get(f"{endpoint.url}/cluster")
             version = http.get(f"{endpoint.url}/version")
+            metrics = http.get(f"{endpoint.url}/metrics")
     except httpx.HTTPError as error:
         fix = "start a cluster with `elasticdl up`, or set ELASTICDL_API_URL to one that runs"
         yield Finding("api", Diagnosis.FAILED, f"{endpoint.url} does not answer: {error}", fix)
@@ -209,6 +212,8 @@ def _api(_: Path | None) -> Iterator[Finding]:
     yield _token(answer.status_code, endpoint.token)
     yield from _clock(answer.headers.get("date", ""), asked)
     yield from _version(version)
+    if metrics.status_code == 200:
+        yield from put_off(metrics.text)
 
 
 def _token(status: int, token: str) -> Finding:
@@ -228,6 +233,15 @@ def _clock(date: str, asked: float) -> Iterator[Finding]:
         return
     fix = "" if apart <= CLOCKS_APART_S else "set the clock of this machine or of the API's, e.g. by NTP"
     yield Finding("clock", Diagnosis.WARNING if fix else Diagnosis.OK, f"{apart:.0f} s from the API's", fix)
+
+
+def put_off(metrics: str) -> Iterator[Finding]:
+    """What the API's background tasks could not do and try again later, as its metrics say."""
+    found = {task: int(float(number)) for task, number in _PUT_OFF.findall(metrics) if float(number)}
+    if found:
+        what = ", ".join(f"{task} {number}" for task, number in sorted(found.items()))
+        fix = "the API's log says which and why: look for 'an item is put off'"
+        yield Finding("background", Diagnosis.WARNING, f"tasks of the API fail and are tried again: {what}", fix)
 
 
 def _version(answer: Any) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ Of all replicas one tidies up, once in a while. What it cannot do now it does th
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from elasticdl_api.background.items import Items
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_runtime import disk
@@ -43,6 +45,8 @@ class Housekeeping:
         self._settings = settings
         self._store = store
         self._cleared: dict[str, tuple[datetime, str]] = {}
+        self._items = Items("housekeeping")
+        self._round = self._items.begin()
 
     async def step(self) -> None:
         """Does a bounded amount of work, if it is this replica's turn.
@@ -52,33 +56,59 @@ class Housekeeping:
         """
         if not await self._store.take_turn(EVERY_S):
             return
-        settings = self._settings
+        self._round = self._items.begin()
+        for what, work in self._works().items():
+            await self._round.handle(what, work)
+        await self._round.handle("disk", self._measure)
+        self._round.end()
+
+    def _works(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What there is to do, by its name."""
+        settings, store = self._settings, self._store
+        rows: dict[str, tuple[float, Callable[[], Awaitable[int]]]] = {
+            "events": (settings.keep_events_days, lambda: store.remove_events(settings.keep_events_days)),
+            "entries of the audit log": (
+                settings.keep_audit_days,
+                lambda: store.remove_audit(settings.keep_audit_days),
+            ),
+            "tokens": (settings.keep_tokens_days, lambda: store.remove_tokens(settings.keep_tokens_days)),
+            "losses": (settings.keep_losses, lambda: store.thin_losses(settings.keep_losses)),
+            "sessions": (1, store.remove_sessions),
+            "idempotency keys": (KEYS_DAYS, lambda: store.remove_keys(KEYS_DAYS)),
+            "bundles": (settings.keep_bundles_days, lambda: store.remove_bundles(settings.keep_bundles_days)),
+        }
+        works: dict[str, Callable[[], Awaitable[None]]] = {}
         if settings.keep_jobs_days:
-            await self._remove_jobs(settings.keep_jobs_days)
-        if settings.keep_events_days:
-            await self._drain("events", lambda: self._store.remove_events(settings.keep_events_days))
-        if settings.keep_audit_days:
-            await self._drain("entries of the audit log", lambda: self._store.remove_audit(settings.keep_audit_days))
-        if settings.keep_tokens_days:
-            await self._drain("tokens", lambda: self._store.remove_tokens(settings.keep_tokens_days))
-        if settings.keep_losses:
-            await self._drain("losses", lambda: self._store.thin_losses(settings.keep_losses))
-        await self._drain("sessions", self._store.remove_sessions)
-        await self._drain("idempotency keys", lambda: self._store.remove_keys(KEYS_DAYS))
-        if settings.keep_bundles_days:
-            await self._drain("bundles", lambda: self._store.remove_bundles(settings.keep_bundles_days))
-        await self._clear_folders("code", CODE_DAYS)
+            works["jobs"] = functools.partial(self._remove_jobs, settings.keep_jobs_days)
+        for what, (keeps, remove) in rows.items():
+            if keeps:
+                works[what] = functools.partial(self._drain, what, remove)
+        works["code"] = functools.partial(self._clear_folders, "code", CODE_DAYS)
         if settings.keep_logs_days:
-            await self._clear_folders("logs", settings.keep_logs_days)
-        await self._remove_strays(settings.bundles_dir, self._store.list_bundles, _digest_of)
-        await self._remove_strays(settings.data_dir / "jobs", self._store.list_jobs, lambda path: path.name)
-        await self._measure()
+            works["logs"] = functools.partial(self._clear_folders, "logs", settings.keep_logs_days)
+        works["stray bundles"] = functools.partial(
+            self._remove_strays, settings.bundles_dir, store.list_bundles, _digest_of
+        )
+        works["stray jobs"] = functools.partial(
+            self._remove_strays, settings.data_dir / "jobs", store.list_jobs, lambda path: path.name
+        )
+        return works
+
+    async def _remove_files(self, path: Path) -> None:
+        """Removes a file or folder by itself: one that cannot be removed is put off, and does not keep the others."""
+
+        async def remove() -> None:
+            error = await asyncio.to_thread(remove_tree, path)
+            if error is not None:
+                raise error
+
+        await self._round.handle(str(path), remove)
 
     async def _remove_jobs(self, days: float) -> None:
         for _ in range(_MOST_BATCHES):
             gone = await self._store.remove_jobs(days)
             for job_id in gone:
-                await asyncio.to_thread(remove_tree, self._settings.job_dir(job_id))
+                await self._remove_files(self._settings.job_dir(job_id))
             if gone:
                 _log.info("jobs removed for their age", jobs=len(gone))
             else:
@@ -99,7 +129,7 @@ class Housekeeping:
         for _ in range(_MOST_BATCHES):
             ended = await self._store.list_ended(days, self._cleared.get(name))
             for _, job_id in ended:
-                await asyncio.to_thread(remove_tree, self._settings.job_dir(job_id) / name)
+                await self._remove_files(self._settings.job_dir(job_id) / name)
             if not ended:
                 return
             self._cleared[name] = ended[-1]
@@ -117,13 +147,17 @@ class Housekeeping:
         for path, name in names.items():
             if name not in present:
                 _log.info("a file that belongs to nothing is removed", path=str(path))
-                await asyncio.to_thread(remove_tree, path)
+                await self._remove_files(path)
 
     async def _measure(self) -> None:
         measured = {}
-        for job_id in await self._store.list_unmeasured(MEASURED_AT_ONCE):
+
+        async def measure(job_id: str) -> None:
             used = await asyncio.to_thread(disk.measure, [self._settings.job_dir(job_id)], _MOST_FILES)
             measured[job_id] = used.bytes
+
+        for job_id in await self._store.list_unmeasured(MEASURED_AT_ONCE):
+            await self._round.handle(f"disk of {job_id}", functools.partial(measure, job_id))
         await self._store.record_disk(measured)
 
 

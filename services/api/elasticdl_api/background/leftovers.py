@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable
 
 import structlog
 
+from elasticdl_api.background.items import Items, Round
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import UnavailableError
@@ -41,6 +43,7 @@ class LeftoverCleanup:
         self._unknown_since: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
         self._left: set[str] = set()
+        self._items = Items("leftovers", clock)
 
     async def step(self) -> None:
         """Looks at all processes once, and ends what nobody needs.
@@ -55,25 +58,36 @@ class LeftoverCleanup:
                 living[status.id.job_id].append(status)
             else:
                 ended.add(status.id.job_id)
-        await self._leave(ended - living.keys())
+        round_ = self._items.begin()
+        await self._leave(ended - living.keys(), round_)
         states = await self._intents.read_states(list(living)) if living else {}
         now = self._clock()
         self._unknown_since = {job: self._unknown_since.get(job, now) for job in living if job not in states}
         self._told_at = {job: at for job, at in self._told_at.items() if job in living}
         for job_id, processes in living.items():
             if self._is_left_over(job_id, states.get(job_id), processes, now):
-                await self._end(job_id, states.get(job_id), processes, now)
+                end = functools.partial(self._end, job_id, states.get(job_id), processes, now)
+                await round_.handle(job_id, end)
+        round_.end()
 
-    async def _leave(self, ended: set[str]) -> None:
+    async def _leave(self, ended: set[str], round_: Round) -> None:
         """Tells the launcher once of jobs that are over and whose processes all left: it removes their sockets."""
         self._left &= ended
-        new = sorted(ended - self._left)[:LEFT_AT_ONCE]
+        new = sorted(ended - self._left)
         states = await self._intents.read_states(new) if new else {}
-        for job_id in new:
+
+        def is_over(job_id: str) -> bool:
             state = states.get(job_id)
-            if state is None or (state[0].terminal and state[1] >= SETTLE_S):
-                await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
-                self._left.add(job_id)
+            return state is None or (state[0].terminal and state[1] >= SETTLE_S)
+
+        async def leave(job_id: str) -> None:
+            await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
+            self._left.add(job_id)
+
+        over = list(filter(is_over, new))
+        round_.see(*over)
+        for job_id in [job_id for job_id in over if not self._items.is_put_off(job_id)][:LEFT_AT_ONCE]:
+            await round_.handle(job_id, functools.partial(leave, job_id))
 
     def _is_left_over(
         self, job_id: str, found: tuple[JobState, float] | None, processes: list[ProcessStatus], now: float
@@ -91,11 +105,11 @@ class LeftoverCleanup:
     ) -> None:
         if now - self._told_at.get(job_id, -GRACE_S) < GRACE_S:
             return
-        self._told_at[job_id] = now
         telemetry.REAPED.inc()
         _log.warning("ending left-over processes", job=job_id, state=found and found[0], processes=len(processes))
         if found is None or found[0].terminal:
             await self._launcher.terminate_job(job_id, grace_s=GRACE_S)
+            self._told_at[job_id] = now
             return
         # By process and not by job: meanwhile the job may be starting anew, with processes of its own.
         for status in processes:
@@ -105,3 +119,4 @@ class LeftoverCleanup:
                 raise
             except Exception as error:
                 _log.info("not ended", process=str(status.id), error=str(error))
+        self._told_at[job_id] = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from elasticdl_api.background.items import Items, Round
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
@@ -12,6 +13,7 @@ from elasticdl_core.ports.launcher import Launcher, ProcessSpec, Tenant
 from elasticdl_runtime.failpoints import failpoint
 
 REFUSED = "refused: "
+_LATER = "later"
 POSTPONE_S = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -29,6 +31,7 @@ class Relay:
         self._intents = intents
         self._launcher = launcher
         self._reaches = reaches
+        self._items = Items("relay")
 
     async def step(self) -> None:
         """Delivers all that is due.
@@ -36,19 +39,33 @@ class Relay:
         Raises:
             UnavailableError: the database or the launcher is down; nothing is lost.
         """
-        while await self._deliver_one():
+        passed: set[str] = set()
+        round_ = self._items.begin()
+        while await self._deliver_one(round_, passed):
             pass
+        round_.end()
 
-    async def _deliver_one(self) -> bool:
-        async with self._intents.take_next() as delivery:
+    async def _deliver_one(self, round_: Round, passed: set[str]) -> bool:
+        async with self._intents.take_next(passed) as delivery:
             if delivery is None:
                 return False
-            try:
-                outcome = await self._launch(delivery) if delivery.wanted else "dropped"
-            except ConflictError as error:
-                # What is left of the job's last run is still being ended: soon it is not.
-                _log.info("launch put off", process=str(delivery.process), reason=error.message)
-                await delivery.postpone(POSTPONE_S)
+            outcome: str | None = None
+
+            async def deliver() -> None:
+                nonlocal outcome
+                try:
+                    outcome = await self._launch(delivery) if delivery.wanted else "dropped"
+                except ConflictError as error:
+                    # What is left of the job's last run is still being ended: soon it is not.
+                    _log.info("launch put off", process=str(delivery.process), reason=error.message)
+                    await delivery.postpone(POSTPONE_S)
+                    outcome = _LATER
+
+            await round_.handle(str(delivery.process), deliver)
+            if outcome is None:
+                passed.add(str(delivery.process))
+                return True
+            if outcome == _LATER:
                 return True
             await delivery.settle(outcome)
         telemetry.LAUNCHES.labels((outcome or "launched").partition(":")[0]).inc()

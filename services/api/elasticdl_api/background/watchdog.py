@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import enum
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
 
+from elasticdl_api.background.items import Items
 from elasticdl_api.background.relay import REFUSED
 from elasticdl_api.store.intents import IntentStore, Watched
 from elasticdl_api.store.processes import MasterEnding
@@ -160,6 +162,7 @@ class Watchdog:
         self._intents = intents
         self._launcher = launcher
         self._clock = clock
+        self._items = Items("watchdog", clock)
         self._wrong_since: dict[tuple[str, int, str], float] = {}
         self._returned_at: float | None = None
 
@@ -175,10 +178,12 @@ class Watchdog:
         try:
             watched = await self._intents.list_watched()
             processes = {status.id: status for status in await self._launcher.list()} if watched else {}
-            since: dict[tuple[str, int, str], float] = {}
+            since = {key: at for key, at in self._wrong_since.items() if self._items.is_put_off(key[0])}
+            round_ = self._items.begin()
             for item in watched:
-                await self._look_at(item, processes, since)
+                await round_.handle(item.job.id, functools.partial(self._look_at, item, processes, since))
             self._wrong_since = since
+            round_.end()
         except UnavailableError:
             self._wrong_since, self._returned_at = {}, None
             raise

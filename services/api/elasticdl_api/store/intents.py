@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,13 +77,21 @@ class IntentStore:
         self._database = database
 
     @asynccontextmanager
-    async def take_next(self) -> AsyncIterator[Delivery | None]:
-        """The oldest intent that is due and that no other replica is delivering; None if there is none."""
+    async def take_next(self, besides: Collection[str] = ()) -> AsyncIterator[Delivery | None]:
+        """The oldest intent that is due and that no other replica is delivering; None if there is none.
+
+        Args:
+            besides: ids of intents that are left alone.
+        """
         intents = t.launch_intents
         query = (
             select(intents, t.jobs.c.state, t.jobs.c.master_incarnation, t.jobs.c.namespace)
             .join(t.jobs, t.jobs.c.id == intents.c.job_id)
-            .where(intents.c.delivered_at.is_(None), intents.c.deliver_after <= func.now())
+            .where(
+                intents.c.delivered_at.is_(None),
+                intents.c.deliver_after <= func.now(),
+                intents.c.id.not_in(sorted(besides)),
+            )
             .order_by(intents.c.deliver_after)
             .limit(1)
             .with_for_update(skip_locked=True, of=intents)

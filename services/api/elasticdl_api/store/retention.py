@@ -80,7 +80,8 @@ class RetentionStore:
         The first and the last stay, so that what is left shows the whole of the training, more coarsely.
         """
         losses = t.losses.c
-        many = select(losses.job_id).group_by(losses.job_id).having(func.count() > most).limit(1)
+        # Of two losses both are ends: there is nothing to remove, and the next job's turn would never come.
+        many = select(losses.job_id).group_by(losses.job_id).having(func.count() > max(most, 2)).limit(1)
         async with self._database.transaction() as connection:
             job_id = (await connection.execute(many)).scalar_one_or_none()
             if job_id is None:

@@ -28,6 +28,12 @@ BACKGROUND_FAILURES = Counter(
     ["task"],
     registry=REGISTRY,
 )
+BACKGROUND_PUT_OFF = Gauge(
+    "elasticdl_api_background_put_off",
+    "Items of background tasks (launches, jobs, folders, ...) that failed and are tried again later; see the log.",
+    ["task"],
+    registry=REGISTRY,
+)
 BACKGROUND_DONE = Gauge(
     "elasticdl_api_background_success_timestamp_seconds",
     "When a background task last did all that it had to, in seconds since 1970.",
