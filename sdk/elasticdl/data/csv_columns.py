@@ -82,6 +82,22 @@ def _counts(row: Sequence[str]) -> bool:
     return counts and (len(numbers) > 2 or numbers[0] in _YEARS)
 
 
+def misfit(value: str, kind: str) -> str:
+    """What is wrong with a value of a column of numbers; empty if nothing is, or it is one of texts.
+
+    Args:
+        value: the field.
+        kind: the type of the column: ``int64``, ``float`` or ``string``.
+    """
+    if kind == "string":
+        return ""
+    if not NUMBER.fullmatch(value):
+        return "is no number"
+    if kind == "int64" and not INTEGER.fullmatch(value):
+        return "is no whole number, as those of the first records are"
+    return "is more than 64 bits hold" if kind == "int64" and not -(2**63) <= int(value) < 2**63 else ""
+
+
 def numbered(names: Sequence[str]) -> list[str]:
     """Names that differ: of several equal ones the second becomes ``name.1``, the third ``name.2``, and so on."""
     taken = set(names)

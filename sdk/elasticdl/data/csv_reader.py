@@ -244,16 +244,39 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def explain_unreadable(self, shard: ShardLike) -> DataError | None:
         """The first field of some records that the default feed cannot read as a number, if there is one."""
-        for number in range(shard.start, shard.end):
-            for row in self.read_records(Shard(shard.name, number, number + 1)):
-                for column, value in zip(self._given_columns, row, strict=True):
-                    if not NUMBER.fullmatch(value):
-                        return DataError(
-                            f"{shard.name}: record {number}: column {column!r} holds {value!r}, which is no number",
-                            fix="the feed that label= makes takes numbers only: name the columns of numbers with the "
-                            "reader parameter columns, mend the data, or write a feed",
-                        )
+        types = self.metadata.column_types
+        kinds = [
+            types[name] if name == self._label and types[name] != "string" else "float"
+            for name in self._given_columns
+        ]
+        for number, row in self._numbered(shard):
+            for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
+                if wrong := csv_columns.misfit(value, kind):
+                    return DataError(
+                        f"{shard.name}: record {number}: column {column!r} holds {value!r}, which {wrong}",
+                        fix="the feed that label= makes takes numbers only, and labels like the first ones: "
+                        "name the columns of numbers with the reader parameter columns, mend the data (21.0 in place "
+                        "of 21 where labels have fractions), or write a feed",
+                    )
         return None
+
+    def locate_value(self, shard: ShardLike, message: str) -> str:
+        """The record whose value an error quotes, of those that are not like the first ones of their columns."""
+        kinds = [self.metadata.column_types[name] for name in self._given_columns]
+        for number, row in self._numbered(shard):
+            for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
+                if value.strip() and value in message and csv_columns.misfit(value, kind):
+                    return f"record {number} of {shard.name} (column {column!r} holds {value!r})"
+        return ""
+
+    def _numbered(self, shard: ShardLike) -> Iterator[tuple[int, list[str]]]:
+        """The records of a shard with their numbers in the file."""
+        rows = list(self.read_records(shard))
+        if len(rows) == shard.end - shard.start:
+            yield from enumerate(rows, shard.start)
+            return
+        for number in range(shard.start, shard.end):  # some were passed over
+            yield from ((number, row) for row in self.read_records(Shard(shard.name, number, number + 1)))
 
     def _head_rows(self, path: str, records: int) -> list[list[str]]:
         data = csv_index.head_of(path, self._dialect, records)

@@ -131,6 +131,10 @@ class DataReader(abc.ABC):
         """Finds the error in records that the default feed could not parse, if the reader can tell."""
         return None
 
+    def locate_value(self, shard: ShardLike, message: str) -> str:
+        """The record of a shard whose value an error of the user's ``feed`` quotes, in words; empty if none."""
+        return ""
+
     @property
     def skipped_records(self) -> int:
         """Records that were passed over as corrupt since this reader was made (``on_corrupt=skip``)."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from elasticdl.data import TRAINED_COLUMNS
+from elasticdl.data import TRAINED_COLUMNS, Shard, create_data_reader
 from elasticdl.modes import Mode
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
 from elasticdl_worker.master.client import read_spec
@@ -28,13 +28,13 @@ def forward():
     return tf.keras.Model(inputs, inputs[:, :1] + 0.0 * tf.keras.layers.Dense(1)(inputs))
 
 def loss(labels, predictions):
-    return tf.reduce_mean(tf.square(labels - predictions))
+    return tf.reduce_mean(tf.square(tf.cast(labels, tf.float32) - predictions))
 
 def optimizer():
     return tf.keras.optimizers.SGD(0.5)
 
 def eval_metrics_fn():
-    return {"mae": lambda labels, predictions: tf.abs(labels - predictions)}
+    return {"mae": lambda labels, predictions: tf.abs(tf.cast(labels, tf.float32) - predictions)}
 """
 
 
@@ -78,3 +78,39 @@ def test_the_columns_of_a_wide_table_reach_the_workers(tmp_path: Path) -> None:
     columns = [f"column{number}" for number in range(20_000)]
     spec = replace(_spec(tmp_path, "a,b,c,y\n1,2,3,4\n"), data_reader_params={"label": "y", TRAINED_COLUMNS: columns})
     assert read_spec(json.dumps(spec.to_mapping())) == spec
+
+
+OWN_FEED = """
+def feed(dataset, mode, metadata):
+    def parse(row):
+        return tf.strings.to_number(row[:3]), tf.strings.to_number(row[3:], tf.int64)
+    return dataset.map(parse)
+"""
+
+
+@pytest.mark.parametrize("value", ["21.5", "1e3", "99999999999999999999", "12\u00a0", "\uff11\uff12", "1_0"])
+def test_what_is_no_label_like_the_first_ones_is_found(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"0.5,{value if number == 200 else number}\n" for number in range(300)))
+    reader = create_data_reader(str(path), None, {"label": "y"})
+    told = reader.explain_unreadable(Shard(str(path), 150, 250))
+    assert told is not None
+    assert f"record 200: column 'y' holds {value!r}, which is" in told.message
+    assert reader.explain_unreadable(Shard(str(path), 0, 200)) is None
+    assert reader.locate_value(Shard(str(path), 150, 250), f"cannot convert {value}").startswith("record 200 of ")
+    assert reader.locate_value(Shard(str(path), 150, 250), "no such column") == ""
+
+
+@pytest.mark.parametrize("feed", ["", OWN_FEED])
+def test_a_label_unlike_the_first_ones_is_named(feed: str, tmp_path: Path) -> None:
+    """A label of 21.5 in row 200 ended the job with "correct feed", where there is none, and other records."""
+    spec = _spec(tmp_path, "a,b,c,y\n1,2,3,4\n")
+    (tmp_path / "m.py").write_text(FIRST_COLUMN + feed)
+    value = "21.5"
+    rows = [f"{number},2.5,3,{value if number == 200 else number}\n" for number in range(300)]
+    (tmp_path / "train.csv").write_text("a,b,c,y\n" + "".join(rows))
+    with pytest.raises(UserCodeError if feed else DataError) as caught:
+        run_local(replace(spec, validation_data="", minibatch_size=32), tmp_path / "out", [].append)
+    assert "record 200" in caught.value.message
+    assert f"column 'y' holds {value!r}" in caught.value.message
+    assert "train.csv" in caught.value.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -109,9 +110,7 @@ class TaskRecords:
         self._left_out = Skips.of(SkipReason.FEED, min(max(readable - fed, not_drawn), readable), words)
 
     def _where(self) -> str:
-        assert self.shard is not None
-        shard, reading = self.shard, self._reading
-        return described([shard] if reading is None else reading.records(shard.start, shard.end))
+        return described(self._task_ranges())
 
     def batches(self, size: int, convert: Callable[[list[Record]], T]) -> Iterator[T]:
         """The records of the present task, ``size`` at a time.
@@ -172,22 +171,33 @@ class TaskRecords:
             shown: takes the framework's frames out of it.
             at: the records that it is about, where that is known better than what is being read.
         """
-        where = described(at or self._looking_at)
         if isinstance(self._error, ElasticDLError):
             return self._error
         if isinstance(self._error, OSError):
-            return DataError(f"{where}: {self._error}", fix="make the data readable to the workers")
-        if self._module.feed is None:
-            for shard in self._looking_at:
-                if (known := self._reader.explain_unreadable(shard)) is not None:
-                    return known
+            place = described(at or self._looking_at)
+            return DataError(f"{place}: {self._error}", fix="make the data readable to the workers")
         cause = self._error if isinstance(self._error, Exception) else shown(error)
+        where = ""
+        # What a framework works on was read some time ago: any record of the task may be meant.
+        with contextlib.suppress(DataError):
+            for shard in at or self._task_ranges():
+                if self._module.feed is not None:
+                    where = where or self._reader.locate_value(shard, f"{error} {cause}")
+                elif (known := self._reader.explain_unreadable(shard)) is not None:
+                    return known
+        where = where or described(at or self._looking_at)
         try:
             with self._module.guard(f"feed, on {where},"):
                 raise cause
         except UserCodeError as explained:
             return explained
         raise AssertionError("the guard turns every exception into a UserCodeError")
+
+    def _task_ranges(self) -> Sequence[Shard]:
+        if self.shard is None:
+            return ()
+        shard, reading = self.shard, self._reading
+        return (shard,) if reading is None else reading.records(shard.start, shard.end)
 
     def _records(self, shard: Shard, size: int, own: _Pass) -> Iterator[list[Record]]:
         if self._reading is None:

@@ -22,6 +22,9 @@ def default_feed(reader: DataReader) -> Feed | None:
         names = [name for name in metadata.column_names if name != label]
         whole = metadata.column_types.get(label) == "int64"
         for record in records:
+            given = "".join(record.values())
+            if not given.isascii() or "_" in given:
+                raise ValueError("a field is no number")  # Python's float takes digits of any script
             features = torch.tensor([float(record[name]) for name in names])
             if mode == "prediction":
                 yield features
