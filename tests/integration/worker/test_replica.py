@@ -291,7 +291,7 @@ def test_a_local_run_makes_as_many_updates_as_a_cluster(
 ) -> None:
     validation = {"validation_data": str(tmp_path / "data.csv"), "export_formats": "keras"}
     events: list[Any] = []
-    spec = job(distribution_strategy=strategy, minibatch_size=16, **fields, **validation, **THRESHOLD)
+    spec = job(PLAIN, distribution_strategy=strategy, minibatch_size=16, **fields, **validation, **THRESHOLD)
     run_local(spec, tmp_path / "out", events.append)
     assert (events[-1]["records"], events[-1]["steps"]) == (RECORDS, updates)
     (started,) = [event["message"] for event in events if event["event"] == "started"]

@@ -131,7 +131,12 @@ def test_options_of_servers_mean_servers_where_nothing_is_trained(
         (ModelSight(fault="no PyTorch"), PARAMETER_SERVERS, "the model could not be looked at: no PyTorch"),
         (ModelSight(7 * MEBIBYTE), ALL_REDUCE, "no embedding tables (7.3 MB of parameters)"),
         (ModelSight(700 * MEBIBYTE), ALL_REDUCE, "no embedding tables"),
-        (ModelSight(1000, 20_000), ALL_REDUCE, "0.0 MB of embeddings, each too small for a table"),
+        (ModelSight(70_000, 20_000), ALL_REDUCE, "0.0 MB of embeddings, each too small for a table"),
+        (
+            ModelSight(20_000, 170_000),
+            PARAMETER_SERVERS,
+            "most of it is embeddings (0.2 MB, and 0.0 MB of parameters)",
+        ),
         (ModelSight(1000, 20_000, 1), PARAMETER_SERVERS, "it has 1 embedding table (0.0 MB of parameters"),
         (ModelSight(1000, 64 * MEBIBYTE, 2), PARAMETER_SERVERS, "2 embedding tables"),
         (ModelSight(0, 64 * MEBIBYTE, unserved="it is odd"), ALL_REDUCE, "servers cannot train it: it is odd"),

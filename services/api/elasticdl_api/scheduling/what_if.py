@@ -105,6 +105,7 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home
         state=JobState.QUEUED,
         min_workers=asked.min_workers,
         max_workers=asked.max_workers,
+        most_computing=0 if like is None else like.most_computing,
         prior_throughput=prior,
         remaining_records=remaining,
         rescale_cost_s=DEFAULT_RESCALE_COST_S if like is None else like.rescale_cost_s,

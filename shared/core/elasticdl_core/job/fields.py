@@ -171,7 +171,7 @@ class JobFields:
             workers, whatever their number: so many can compute, and batch normalisation sees one part at a time; 0 is
             max_workers rounded up to a power of two, but for parts of less than 8 records.
         deterministic: whether the model of ``AllReduceStrategy`` is the same to the last bit whoever did the work;
-            if not, a worker computes all its minibatches of an update in one pass, which takes less time.
+            if not, a worker computes all its microbatches of an update in one pass, which takes less time.
         collective: what adds the gradients of ``AllReduceStrategy``: ``auto`` does it in the host's memory; ``nccl``
             on CUDA devices, a whole one for each worker, of a model in PyTorch that need not be deterministic.
         num_ps: number of parameter servers.

@@ -119,7 +119,7 @@ def choose_by_checkpoint(spec: JobSpec, *, has_tables: bool) -> StrategyChoice:
 
 
 def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
-    """The strategy that suits a model: parameter servers where they would hold tables, else a group."""
+    """The strategy that suits a model: parameter servers where it is of embeddings, else a group."""
     if sight.fault:
         return StrategyChoice(PARAMETER_SERVERS, f"the model could not be looked at: {sight.fault}")
     if sight.refusal:
@@ -130,6 +130,9 @@ def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
     if sight.tables:
         tables = f"{sight.tables} embedding table{'s' if sight.tables > 1 else ''}"
         return StrategyChoice(PARAMETER_SERVERS, f"it has {tables} ({size} and {_mb(sight.embedding_bytes)} of rows)")
+    if sight.embedding_bytes > sight.dense_bytes:
+        most = f"most of it is embeddings ({_mb(sight.embedding_bytes)}, and {size})"
+        return StrategyChoice(PARAMETER_SERVERS, most)
     if sight.embedding_bytes:
         small = f"{_mb(sight.embedding_bytes)} of embeddings, each too small for a table"
         return StrategyChoice.of_group(spec, f"it has no embedding tables ({size} and {small})")
