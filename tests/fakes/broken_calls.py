@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from elasticdl_master.queue.port import TaskQueue
@@ -11,17 +11,25 @@ from tests.fakes.sim_processes import LOOP
 
 
 class FarQueue:
-    """A queue whose store is far away: there is a step before each of its moves, and one after."""
+    """A queue whose store is far away: there is a step before each of its moves, and one after.
 
-    def __init__(self, queue: TaskQueue) -> None:
+    Args:
+        queue: the queue.
+        at_each: called before each move, and after it.
+    """
+
+    def __init__(self, queue: TaskQueue, at_each: Callable[[], None] = lambda: None) -> None:
         self._queue = queue
+        self._at_each = at_each
 
     def __getattr__(self, name: str) -> Any:
         move = getattr(self._queue, name)
 
         async def call(*arguments: Any, **options: Any) -> Any:
             await asyncio.sleep(0)
+            self._at_each()
             answer = await move(*arguments, **options)
+            self._at_each()
             await asyncio.sleep(0)
             return answer
 

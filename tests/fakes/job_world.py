@@ -31,11 +31,13 @@ from elasticdl_master.state.lives import Key
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
+from elasticdl_master.unposted import Post, Unposted
 from tests.fakes.sim_oracle import Oracle
 from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker, finish
 from tests.fakes.sim_workers import WorkerBehaviour
 
 T = TypeVar("T")
+_FOR_THE_API = (do.MarkDone, do.ForgetTasks, do.PutPlan, do.PostLiving, do.SetState, do.Prune, do.Finish)
 
 
 class World:
@@ -81,6 +83,7 @@ class World:
         self.artifacts: list[do.PostArtifact] = []
         self.events: list[do.PostEvent] = []
         self.lives: dict[Key, ProcessLife] = {}
+        self.losses: dict[int, float] = {}
         self.transitions: list[JobState] = []
         self.reason = ""
         self.detail: Mapping[str, Any] = {}
@@ -88,6 +91,10 @@ class World:
         self.leased: list[tuple[TaskId, str]] = []
         self.faults = 0
         self.refused_replays = 0
+        self.api_back_at = 0.0
+        self.outbox: list[tuple[do.Instruction, int]] = []
+        self.acknowledged: list[int] = []
+        self.forgotten: list[TaskId] = []
         self.machine: JobMachine | None = None
         self.dispatcher: TaskDispatcher | None = None
         self.deferred: list[tuple[float, do.Instruction, int]] = []
@@ -127,9 +134,14 @@ class World:
             processes=list(self.statuses.values()),
             output="/artifacts",
         )
-        self.machine = JobMachine(setup, self.limits)
-        self.dispatcher = TaskDispatcher(self.machine, queue, self.carry_out, lambda: self.now)
-        self.deferred = []
+        unposted = Unposted(finish(queue.kept()), lambda: self.now)
+        self.machine = JobMachine(setup.with_published(unposted.evaluations()), self.limits)
+        self.dispatcher = TaskDispatcher(
+            self.machine, queue, self.carry_out, lambda: self.now, unposted=unposted, post=self.post
+        )
+        self.lose_memory()
+        for post in unposted.left():
+            self.post(post)
         self.tell(ev.Started())
         self.next_reap = self.now + self.limits.lease_s
 
@@ -143,8 +155,12 @@ class World:
 
     def kill_master(self, away_s: float) -> None:
         self.machine = self.dispatcher = None
-        self.deferred = []
+        self.lose_memory()
         self.master_back_at = self.now + away_s
+
+    def lose_memory(self) -> None:
+        """What a master had in mind goes with it."""
+        self.deferred, self.outbox, self.acknowledged, self.forgotten = [], [], [], []
 
     def lose_tail(self) -> None:
         """The store comes back without what it had not written to its disk."""
@@ -165,18 +181,34 @@ class World:
         if self.dispatcher is not None:
             finish(self.dispatcher.tell(event))
 
-    def carry_out(self, instruction: do.Instruction) -> None:
+    # -- the api ---------------------------------------------------------------------------------------------------
+
+    def post(self, post: Post) -> None:
+        """The master tells the api something that it keeps until it has."""
+        self.outbox.append((post.what, post.number))
+        self.run_outbox()
+
+    def run_outbox(self) -> None:
+        """The api takes what there is, if it is there."""
+        while self.outbox and self.now >= self.api_back_at:
+            instruction, number = self.outbox.pop(0)
+            self.take_in(instruction)
+            self.acknowledged += [number] if number else []
+
+    def hear_acknowledgements(self) -> None:
+        """The master hears what the api has taken."""
+        if self.dispatcher is not None and (self.acknowledged or self.forgotten):
+            told, self.acknowledged, forgotten, self.forgotten = self.acknowledged, [], self.forgotten, []
+            finish(self.dispatcher.posted(told))
+            finish(self.dispatcher.forget(forgotten))
+
+    def take_in(self, instruction: do.Instruction) -> None:
+        """The api takes something."""
         match instruction:
-            case do.LaunchWorker(index, incarnation):
-                self.launch(ProcessId(JOB, Role.WORKER, index, incarnation))
-            case do.LaunchServer(index, incarnation):
-                self.launch(ProcessId(JOB, Role.PS, index, incarnation))
-            case do.TerminateWorker(index, incarnation, grace):
-                self.terminate(ProcessId(JOB, Role.WORKER, index, incarnation), grace)
-            case do.TerminateServer(index, incarnation, grace):
-                self.terminate(ProcessId(JOB, Role.PS, index, incarnation), grace)
             case do.MarkDone(tasks):
                 self.done.update((str(task), None) for task in tasks)
+            case do.ForgetTasks(tasks):
+                self.forgotten += tasks
             case do.PutPlan(plan):
                 plan = json.loads(json.dumps(plan))
                 assert self.plan in (None, plan), "the plan changed"
@@ -188,12 +220,12 @@ class World:
             case do.PostLiving(processes):
                 for key in self.lives.keys() - set(processes):
                     self.lives[key] = self.lives[key].at_stage(LifeStage.ENDED, self.moment, EndCause.LOST)
-            case do.PostEvaluation():
-                self.evaluations.append(instruction)
-            case do.PostArtifact():
-                self.artifacts.append(instruction)
-            case do.PostLosses():
-                pass
+            case do.PostEvaluation(number):
+                self.evaluations = [*(one for one in self.evaluations if one.number != number), instruction]
+            case do.PostArtifact(name):
+                self.artifacts = [*(one for one in self.artifacts if one.name != name), instruction]
+            case do.PostLosses(losses):
+                self.losses.update(losses)
             case do.SetState(to, reason, detail):
                 self.reason = reason
                 assert not self.state.terminal, f"{self.state} -> {to}"
@@ -202,16 +234,37 @@ class World:
             case do.Prune(manifest):
                 self.manifests = [m for m in self.manifests if m["directory"] != manifest["directory"]]
                 self.checkpoints.pop(manifest["directory"], None)
-            case do.Depart():
-                self.machine = self.dispatcher = None
-                self.master_back_at = self.now + 5.0
-                # Whoever ends the master ends the rest after it.
-                for process in list(self.statuses):
-                    self.exit(process, -9, "launcher_lost")
             case do.Finish():
                 self.store.wipe()
                 self.machine = self.dispatcher = None
                 self.master_back_at = float("inf")
+            case _:
+                raise AssertionError(f"the api knows nothing of {instruction}")
+
+    # -- what the master wants -------------------------------------------------------------------------------------
+
+    def carry_out(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.LaunchWorker(index, incarnation):
+                self.launch(ProcessId(JOB, Role.WORKER, index, incarnation))
+            case do.LaunchServer(index, incarnation):
+                self.launch(ProcessId(JOB, Role.PS, index, incarnation))
+            case do.TerminateWorker(index, incarnation, grace):
+                self.terminate(ProcessId(JOB, Role.WORKER, index, incarnation), grace)
+            case do.TerminateServer(index, incarnation, grace):
+                self.terminate(ProcessId(JOB, Role.PS, index, incarnation), grace)
+            case do.Depart():
+                for number in self.acknowledged:  # these are its last words
+                    self.store.posts.pop(number, None)
+                self.machine = self.dispatcher = None
+                self.lose_memory()
+                self.master_back_at = self.now + 5.0
+                # Whoever ends the master ends the rest after it.
+                for process in list(self.statuses):
+                    self.exit(process, -9, "launcher_lost")
+            case _ if isinstance(instruction, _FOR_THE_API):
+                self.outbox.append((instruction, 0))
+                self.run_outbox()
             case _:
                 generation = self.dispatcher.machine.servers.generation
                 self.deferred.append((self.now + self.rng.choice([0.0, 0.1, 0.7]), instruction, generation))
@@ -241,7 +294,8 @@ class World:
                             server.initialized, server.pins, server.rules_of = True, {}, saved.rules_of
                         self.tell(ev.ServersRestored(manifest["directory"], manifest["version"]))
                 case do.Save(kind, done, training_epoch, records_done):
-                    if not whole or self.rng.random() < self.save_fails:
+                    away = self.now < self.api_back_at
+                    if not whole or away or self.rng.random() < self.save_fails:
                         self.tell(ev.SaveFailed(kind, "a PS does not answer"))
                         continue
                     version = self.servers[0].version
@@ -356,7 +410,9 @@ class World:
         self.now += seconds
         if self.now >= self.next_flush:
             self.next_flush, self.flushed = self.now + 1.0, self.store.saved()
-        if self.dispatcher is None and self.now >= self.master_back_at:
+        self.run_outbox()
+        self.hear_acknowledgements()
+        if self.dispatcher is None and self.now >= max(self.master_back_at, self.api_back_at):
             if self.state in (JobState.SUSPENDED, JobState.QUEUED) or self.state.terminal:
                 return
             self.start_master()
@@ -389,7 +445,8 @@ class World:
                     self.tell(ev.ServerSilent(index, incarnation))
         if self.dispatcher is not None and self.now >= self.next_tick:
             self.next_tick = self.now + 0.5
-            self.tell(ev.Directed(self.desired, self.target))
+            if self.now >= self.api_back_at:
+                self.tell(ev.Directed(self.desired, self.target))
             self.tell(ev.Tick())
         if self.dispatcher is not None and self.dispatcher.broken:
             self.tail_lost = False  # it was found out
@@ -410,6 +467,7 @@ class World:
             elif self.dispatcher is not None and self.rng.random() < 0.8:
                 with contextlib.suppress(UnavailableError):  # it calls again
                     self.behaviour.step(worker)
+        self.hear_acknowledgements()
         self.oracle.audit()
 
 

@@ -56,7 +56,7 @@ class Faults:
         kind = rng.choice(
             [
                 *("worker", "worker", "ps", "master", "store", "freeze", "scale", "store_tail", "master+store"),
-                "freeze_ps",
+                *("freeze_ps", "api"),
             ]
         )
         if kind == "worker" and workers:
@@ -79,6 +79,8 @@ class Faults:
             world.workers[rng.choice(workers)].frozen_until = world.now + rng.uniform(5.0, 80.0)
         elif kind == "freeze_ps" and world.servers:
             rng.choice(world.in_order()).frozen_until = world.now + rng.uniform(5.0, 80.0)
+        elif kind == "api":
+            world.api_back_at = world.now + rng.uniform(1.0, 60.0)
         elif kind == "scale":
             world.target = rng.randint(1, 4)
 

@@ -10,10 +10,11 @@ or forgot something, the queue is made anew from the mirror (``repair``). For th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import structlog
 
@@ -27,6 +28,7 @@ from elasticdl_master.state import instructions as do
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.workers import GROUP
+from elasticdl_master.unposted import KEPT, Post, Told, Unposted
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import mark
@@ -93,6 +95,8 @@ class TaskDispatcher:
         pass_on: takes the instructions that are not about the queue; must not block.
         clock: monotonic seconds.
         fenced: called when a newer master shut this one out.
+        unposted: what the api has not been told.
+        post: takes what the api is to be told, once that is kept; must not block. None leaves it to ``pass_on``.
     """
 
     def __init__(
@@ -102,6 +106,8 @@ class TaskDispatcher:
         pass_on: Callable[[do.Instruction], None],
         clock: Callable[[], float],
         fenced: Callable[[FencedError], None] = lambda error: None,
+        unposted: Unposted | None = None,
+        post: Callable[[Post], None] | None = None,
     ) -> None:
         self.machine = machine
         self.queue = queue
@@ -110,6 +116,8 @@ class TaskDispatcher:
         self._pass_on = pass_on
         self._clock = clock
         self._fenced = fenced
+        self._unposted = unposted or Unposted({}, clock)
+        self._post = post
         self._changes = Changes()
         self._listed: dict[str, list[Shard]] = {}
         self._waiting: list[_PendingRequest] = []
@@ -119,6 +127,25 @@ class TaskDispatcher:
     async def tell(self, event: ev.Event) -> None:
         """Passes an event to the machine, and carries out what it decides."""
         await self._changes.make(self._handle(event))
+
+    async def posted(self, numbers: Sequence[int]) -> None:
+        """The api was told, or will never be: it need not be kept any longer."""
+        await self._changes.make(self._drop_posts(numbers))
+
+    async def _drop_posts(self, numbers: Sequence[int]) -> None:
+        self._unposted.drop(numbers)
+        if not self.broken:
+            with contextlib.suppress(UnavailableError):  # told again after a takeover, at worst
+                await self._queue(self.queue.drop(numbers))
+
+    async def forget(self, tasks: Sequence[TaskId]) -> None:
+        """Drops done tasks whose marks are durable, and that nobody asks about any more."""
+        await self._changes.make(self._forget(tasks))
+
+    async def _forget(self, tasks: Sequence[TaskId]) -> None:
+        if not self.broken:
+            with contextlib.suppress(UnavailableError):
+                await self._queue(self.queue.forget(tasks))
 
     async def close(self, seconds: float) -> None:
         """Takes no more requests; gives those that came some time to be answered."""
@@ -295,7 +322,7 @@ class TaskDispatcher:
     async def _repair(self) -> None:
         if not self.trouble.is_set():
             return
-        await self._translated(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
+        await self._translated(self._remake())
         self.broken = ""
         self.trouble.clear()
         _log.info("queue rebuilt")
@@ -421,9 +448,16 @@ class TaskDispatcher:
     async def _handle(self, event: ev.Event) -> None:
         """Tells the machine, and carries out all that it decides: it is taken for done from now on."""
         failed: Exception | None = None
-        for instruction in self.machine.handle(event, self._clock()):
+        decided = self.machine.handle(event, self._clock())
+        posts = {} if self._post is None else {id(one): self._unposted.add(one) for one in decided if _is_kept(one)}
+        if posts:
+            await self._keep(posts.values())
+        for instruction in decided:
             try:
-                await self._carry_out(instruction)
+                if self._post is not None and id(instruction) in posts:
+                    self._post(posts[id(instruction)])
+                else:
+                    await self._carry_out(instruction)
             except FencedError:
                 raise
             except Exception as error:
@@ -431,6 +465,12 @@ class TaskDispatcher:
                 failed = failed or error
         if failed is not None:
             raise failed
+
+    async def _keep(self, posts: Iterable[Post]) -> None:
+        """Before anything says that they are told."""
+        if not self.broken:
+            with contextlib.suppress(UnavailableError):  # repair() makes it good
+                await self._queue(self.queue.keep({post.number: post.to_text() for post in posts}))
 
     async def _carry_out(self, instruction: do.Instruction) -> None:
         move = _QUEUE_MOVES.get(type(instruction))
@@ -469,14 +509,17 @@ class TaskDispatcher:
 
     async def _rebuild(self, instruction: do.RebuildQueue) -> None:
         failpoint("master.before_rebuild")
-        await self._queue(self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s))
+        await self._queue(self._remake())
         self._rebuilt += 1
+
+    async def _remake(self) -> None:
+        await self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s)
+        posts = self._unposted.texts()
+        if posts:
+            await self.queue.keep(posts)
 
     async def _add(self, instruction: do.AddTasks) -> None:
         await self._queue(self.queue.add(instruction.tasks, front=instruction.front))
-
-    async def _forget(self, instruction: do.ForgetTasks) -> None:
-        await self._queue(self.queue.forget(instruction.tasks))
 
     async def _release(self, instruction: do.ReleaseOwner) -> None:
         leases = await self._queue(self.queue.release_owner(instruction.owner))
@@ -491,6 +534,10 @@ class TaskDispatcher:
         await self._queue(self.queue.note(instruction.text))
 
 
+def _is_kept(instruction: do.Instruction) -> TypeGuard[Told]:
+    return isinstance(instruction, KEPT)
+
+
 def _told(lease: Lease, owner: str) -> dict[str, str]:
     """What a recording shows of a lease."""
     return {"task": str(lease.task), "lease": work.number_of(str(lease.token)), "to": owner}
@@ -499,7 +546,6 @@ def _told(lease: Lease, owner: str) -> dict[str, str]:
 _QUEUE_MOVES: Mapping[type, Callable[[TaskDispatcher, Any], Awaitable[None]]] = {
     do.RebuildQueue: TaskDispatcher._rebuild,
     do.AddTasks: TaskDispatcher._add,
-    do.ForgetTasks: TaskDispatcher._forget,
     do.ReleaseOwner: TaskDispatcher._release,
     do.Quarantine: TaskDispatcher._quarantine,
     do.Note: TaskDispatcher._note,

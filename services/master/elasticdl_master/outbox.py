@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,16 +30,22 @@ class Outbox:
 
     Args:
         api: the api.
+
+    Attributes:
+        posted: told the numbers of what the api has taken, or will never take.
     """
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self._posts: deque[tuple[str, Callable[[], Awaitable[Any]]]] = deque()
+        self.posted: Callable[[Sequence[int]], Awaitable[None]] | None = None
+        self._posts: deque[tuple[str, Callable[[], Awaitable[Any]], Sequence[int]]] = deque()
+        self._numbers: list[int] = []
         self._done: dict[str, None] = {}
         self._accounts: dict[str, Mapping[str, Any]] = {}
         self._events: list[dict[str, Any]] = []
         self._lives: list[dict[str, Any]] = []
         self._losses: deque[dict[str, Any]] = deque(maxlen=_MAX_LOSSES)
+        self._loss_numbers: list[int] = []
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -54,39 +59,49 @@ class Outbox:
         if len(self._done) >= _BATCH:
             self._wake.set()
 
-    def add_event(self, kind: str, message: str, detail: dict[str, Any]) -> None:
-        """Shows an event; the oldest are dropped if the api is away for very long."""
+    def add_event(self, kind: str, message: str, detail: dict[str, Any], number: int = 0) -> None:
+        """Shows an event, kept under a number or not; the oldest are dropped if the api is away for very long."""
         self._events.append({"kind": kind, "message": message, "detail": detail})
         del self._events[:-_MAX_EVENTS]
-        self._empty.clear()
+        self._note(number)
 
-    def add_life(self, life: Mapping[str, Any]) -> None:
-        """Tells of a process' life, as of now."""
-        self._lives.append({**life, "at": time.time()})
-        self._empty.clear()
+    def add_life(self, life: Mapping[str, Any], at: float, number: int = 0) -> None:
+        """Tells of a process' life, at a time in seconds since the epoch."""
+        self._lives.append({**life, "at": at})
+        self._note(number)
 
     def add_living(self, processes: list[dict[str, Any]]) -> None:
         """Tells which processes there are."""
         self.post("living", partial(self._api.post_lives, [], processes))
 
-    def add_loss(self, model_version: int, loss: float) -> None:
-        """Shows a loss, with the next heartbeat."""
-        self._losses.append({"model_version": model_version, "loss": loss, "at": time.time()})
+    def add_losses(self, losses: Sequence[tuple[int, float]], at: float, number: int = 0) -> None:
+        """Shows losses (model version, loss), with the next heartbeat."""
+        self._losses += [{"model_version": version, "loss": loss, "at": at} for version, loss in losses]
+        self._loss_numbers += [number] if number else []
 
-    def take_losses(self) -> list[dict[str, Any]]:
-        """Takes the losses out, for a heartbeat."""
-        taken = list(self._losses)
+    def take_losses(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """Takes the losses out, for a heartbeat, and the numbers that they are kept under."""
+        taken = list(self._losses), self._loss_numbers
         self._losses.clear()
+        self._loss_numbers = []
         return taken
 
-    def give_back_losses(self, losses: list[dict[str, Any]]) -> None:
+    def give_back_losses(self, losses: list[dict[str, Any]], numbers: list[int]) -> None:
         """Puts losses back: the heartbeat did not get through."""
-        self._losses.extendleft(reversed(losses))
+        newer = list(self._losses)
+        self._losses.clear()
+        self._losses += [*losses, *newer]
+        self._loss_numbers = [*numbers, *self._loss_numbers]
 
-    def post(self, name: str, call: Callable[[], Awaitable[Any]]) -> None:
+    async def note_posted(self, numbers: Sequence[int]) -> None:
+        """The api has what was kept under these numbers."""
+        if numbers and self.posted is not None:
+            await self.posted(numbers)
+
+    def post(self, name: str, call: Callable[[], Awaitable[Any]], number: int = 0) -> None:
         """Posts something after all that came before it."""
         self._seal()
-        self._posts.append((name, call))
+        self._posts.append((name, call, [number] if number else []))
         self._empty.clear()
         self._wake.set()
 
@@ -112,7 +127,7 @@ class Outbox:
                 self._empty.set()
 
     async def _post_first(self) -> None:
-        name, call = self._posts[0]
+        name, call, numbers = self._posts[0]
         async for _ in Attempts(_BACKOFF):
             try:
                 await call()
@@ -129,7 +144,12 @@ class Outbox:
                     self.add_event("report_refused", f"the api does not take {name}: {error.message}", {"of": name})
                 break
         self.trouble = ""
+        await self.note_posted(numbers)
         self._posts.popleft()
+
+    def _note(self, number: int) -> None:
+        self._numbers += [number] if number else []
+        self._empty.clear()
 
     def _seal(self) -> None:
         """Turns what was gathered into posts, done-marks first."""
@@ -137,13 +157,20 @@ class Outbox:
         for i in range(0, len(tasks), _BATCH):
             piece = tasks[i : i + _BATCH]
             accounts = {task: self._accounts.pop(task) for task in piece if task in self._accounts}
-            self._posts.append(("done", partial(self._api.mark_done, piece, accounts)))
+            self._posts.append(("done", partial(self._api.mark_done, piece, accounts), ()))
         others, self._accounts = self._accounts, {}
         if others:
-            self._posts.append(("accounts", partial(self._api.mark_done, [], others)))
+            self._posts.append(("accounts", partial(self._api.mark_done, [], others), ()))
         lives, self._lives = self._lives, []
         for i in range(0, len(lives), _BATCH):
-            self._posts.append(("lives", partial(self._api.post_lives, lives[i : i + _BATCH])))
+            self._posts.append(("lives", partial(self._api.post_lives, lives[i : i + _BATCH]), ()))
         events, self._events = self._events, []
+        numbers, self._numbers = self._numbers, []
         if events:
-            self._posts.append(("events", partial(self._api.post_events, events)))
+            self._posts.append(("events", partial(self._api.post_events, events), ()))
+        if numbers:
+            self._posts.append(("what was kept", _nothing, numbers))  # the lives and events before it
+
+
+async def _nothing() -> None:
+    """Comes after what was posted."""

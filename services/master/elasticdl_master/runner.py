@@ -50,6 +50,7 @@ from elasticdl_master.state.numbers import numbers_of
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_master.strategy import StrategyChooser
+from elasticdl_master.unposted import Post, Unposted
 from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.failpoints import failpoint
@@ -166,10 +167,11 @@ class JobRunner:
         failpoint("master.after_strategy")
         code = await startup.keep_checkpoint(code, choice.applied_to(lease.spec))
         contents = await self._patience.until_works("the task queue", queue.load, "queue")
+        unposted = Unposted(await self._patience.until_works("the task queue", queue.kept, "queue"), time.time)
         failpoint("master.after_queue_load")
         processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
-        setup = startup.setup(lease, code, contents, processes, choice)
-        await self._serve(stack, setup, queue, code, lease.reach)
+        setup = startup.setup(lease, code, contents, processes, choice).with_published(unposted.evaluations())
+        await self._serve(stack, setup, queue, code, lease.reach, unposted)
 
     async def _serve(
         self,
@@ -178,6 +180,7 @@ class JobRunner:
         queue: TaskQueue,
         code: FoundCode,
         reach: Reach | None,
+        unposted: Unposted,
     ) -> None:
         settings, spec = self._settings, setup.spec
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
@@ -188,7 +191,12 @@ class JobRunner:
         checkpoints = CheckpointDirectory(root, settings.job_id, reach)
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
-        self._dispatcher = TaskDispatcher(machine, queue, self._pass_on, time.monotonic, self._fence)
+        self._dispatcher = TaskDispatcher(
+            machine, queue, self._pass_on, time.monotonic, self._fence, unposted, self._post
+        )
+        self._outbox.posted = self._dispatcher.posted
+        for post in unposted.left():  # before anything that this master decides
+            self._post(post)
         stack.push_async_callback(self._dispatcher.close, _LAST_CHANGES_S)
         desk = GroupDesk(self._dispatcher) if spec.by_group else None
         if desk is not None:
@@ -285,13 +293,15 @@ class JobRunner:
         status = status_of(machine, self._trouble())
         meters.show_all("job", partial(meters_of, status, machine.supervisor.target))
         self._recorder.record(time.time(), numbers_of(status, machine.supervisor.target))
-        losses, rows = self._outbox.take_losses(), self._recorder.take(everything=last)
+        (losses, numbers), rows = self._outbox.take_losses(), self._recorder.take(everything=last)
         try:
-            return await self._beats.send(status, losses, rows)
+            wishes = await self._beats.send(status, losses, rows)
         except UnavailableError:
-            self._outbox.give_back_losses(losses)
+            self._outbox.give_back_losses(losses, numbers)
             self._recorder.give_back(rows)
             raise
+        await self._outbox.note_posted(numbers)
+        return wishes
 
     def _trouble(self) -> str:
         if self._api_trouble:
@@ -358,23 +368,12 @@ class JobRunner:
                 outbox.mark_done(
                     [str(task) for task in tasks], {str(t): one.to_json() for t, one in accounts.items()}
                 )
-            case do.PostLosses(losses):
-                for version, loss in losses:
-                    outbox.add_loss(version, loss)
-            case do.PostEvent(kind, message, detail):
-                _log.info(message, event_kind=kind)
-                outbox.add_event(kind, message, dict(detail))
-            case do.PostLife():
-                outbox.add_life(dataclasses.asdict(instruction))
+            case do.ForgetTasks(tasks):
+                outbox.post("forgetting", partial(self._dispatcher.forget, tasks))  # after their done-marks
             case do.PostLiving(processes):
                 outbox.add_living([dict(zip(_PROCESS_KEY, one, strict=True)) for one in processes])
             case do.PutPlan(plan):
                 outbox.post("plan", lambda: api.put_plan(plan))
-            case do.PostEvaluation(number, version, epoch, metrics):
-                outbox.post("evaluation", lambda: api.publish_evaluation(number, version, epoch, metrics))
-            case do.PostArtifact(name, path, size, sha256):
-                where = locate(name, path, self._settings.job_dir / "artifacts", self._dispatcher.machine.spec.output)
-                outbox.post("artifact", lambda: api.publish_artifact(*where, size, sha256))
             case do.SetState():
                 outbox.post("state", lambda: self._set_state(instruction))
             case do.ListShards():
@@ -385,6 +384,22 @@ class JobRunner:
                 self._spawn("finish", self._finish())
             case _:
                 raise TypeError(f"nobody carries out {instruction}")
+
+    def _post(self, post: Post) -> None:
+        api, outbox, number = self._api, self._outbox, post.number
+        match post.what:
+            case do.PostLosses(losses):
+                outbox.add_losses(losses, post.at, number)
+            case do.PostEvent(kind, message, detail):
+                _log.info(message, event_kind=kind)
+                outbox.add_event(kind, message, dict(detail), number)
+            case do.PostLife():
+                outbox.add_life(dataclasses.asdict(post.what), post.at, number)
+            case do.PostEvaluation(count, version, epoch, metrics):
+                outbox.post("evaluation", lambda: api.publish_evaluation(count, version, epoch, metrics), number)
+            case do.PostArtifact(name, path, size, sha256):
+                where = locate(name, path, self._settings.job_dir / "artifacts", self._dispatcher.machine.spec.output)
+                outbox.post("artifact", lambda: api.publish_artifact(*where, size, sha256), number)
 
     async def _set_state(self, instruction: do.SetState) -> None:
         detail = dict(instruction.detail)

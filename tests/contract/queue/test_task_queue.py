@@ -303,6 +303,27 @@ async def test_a_queue_that_nobody_rebuilt_is_lost(make_queue: MakeQueue) -> Non
     await queue.close()
 
 
+async def test_what_is_to_be_told_is_kept_until_it_was(make_queue: MakeQueue) -> None:
+    old = make_queue(1)
+    await old.rebuild(Contents(), LONG)
+    await old.keep({number: f"post {number}" for number in range(1, 2_500)})
+    await old.drop(range(3, 2_500))
+    await old.keep({2: "another word"})
+    expected = {1: "post 1", 2: "another word"}
+    assert await old.kept() == expected
+    await old.rebuild(Contents(), LONG)
+    new = make_queue(2)
+    assert await new.kept() == expected, "before the next master has made the queue anew"
+    await new.rebuild(Contents(), LONG)
+    with pytest.raises(FencedError):
+        await old.drop([1])
+    assert await new.kept() == expected
+    await new.discard()
+    assert await new.kept() == {}
+    await old.close()
+    await new.close()
+
+
 async def test_rebuilding_restores_everything_and_leases_live_on(queue: TaskQueue) -> None:
     token = LeaseToken(1, 7, "0123456789abcdef")
     wanted = Contents(

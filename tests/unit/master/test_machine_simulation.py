@@ -262,7 +262,7 @@ def test_cancelling_leaves_nothing_and_leases_nothing_more() -> None:
         if ended(world):
             continue
         run(world, lambda world: world.machine is not None)
-        world.desired = "cancel"
+        world.desired, world.api_back_at = "cancel", world.now
         world.step()
         world.step()
         leased = len(world.leased)

@@ -11,7 +11,7 @@ from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId
 from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskReply, TaskRequest, split
 
-_COLLECTIONS = ("todo", "doing", "deadlines", "done", "results", "quarantined")
+_COLLECTIONS = ("todo", "doing", "deadlines", "done", "results", "quarantined", "posts")
 
 
 class MemoryStore:
@@ -38,6 +38,7 @@ class MemoryStore:
         self.results: dict[TaskId, bytes] = {}
         self.quarantined: set[TaskId] = set()
         self.notes = ""
+        self.posts: dict[int, str] = {}
 
     def saved(self) -> dict[str, Any]:
         """What is there now, for ``lose_tail``."""
@@ -81,7 +82,9 @@ class MemoryQueue:
     async def rebuild(self, contents: Contents, lease_s: float) -> None:
         """See the port."""
         store = self._enter(ready=False)
+        posts = store.posts
         store.wipe()
+        store.posts = posts
         store.todo.update(dict.fromkeys(contents.todo))
         store.doing = {lease.task: lease for lease in contents.doing}
         store.deadlines = dict.fromkeys(store.doing, store.clock() + lease_s)
@@ -181,6 +184,20 @@ class MemoryQueue:
     async def note(self, text: str) -> None:
         """See the port."""
         self._enter().notes = text
+
+    async def keep(self, posts: Mapping[int, str]) -> None:
+        """See the port."""
+        self._enter(ready=False).posts.update(posts)
+
+    async def drop(self, posts: Iterable[int]) -> None:
+        """See the port."""
+        kept = self._enter(ready=False).posts
+        for number in posts:
+            kept.pop(number, None)
+
+    async def kept(self) -> Mapping[int, str]:
+        """See the port."""
+        return dict(self._enter(ready=False).posts)
 
     async def counts(self) -> Counts:
         """See the port."""

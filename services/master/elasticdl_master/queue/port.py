@@ -168,6 +168,21 @@ class TaskQueue(Protocol):
         """Keeps a text for the master that comes after."""
         ...
 
+    async def keep(self, posts: Mapping[int, str]) -> None:
+        """Keeps what is to be told to the api, by number, for the master that comes after; ``rebuild`` leaves it.
+
+        This, ``drop`` and ``kept`` work also in a store in which nobody has completed a ``rebuild``.
+        """
+        ...
+
+    async def drop(self, posts: Iterable[int]) -> None:
+        """Drops what the api was told."""
+        ...
+
+    async def kept(self) -> Mapping[int, str]:
+        """What is to be told to the api."""
+        ...
+
     async def counts(self) -> Counts:
         """Number of tasks in each place."""
         ...

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,20 @@ from elasticdl_runtime.failpoints import failpoint
 
 _CHUNK = 2_000
 """Values sent with one script call; keeps each under a few milliseconds."""
-_KEYS = ("epoch", "seq", "ready", "todo", "doing", "tokens", "deadlines", "done", "results", "quarantined", "notes")
+_KEYS = (
+    "epoch",
+    "seq",
+    "ready",
+    "todo",
+    "doing",
+    "tokens",
+    "deadlines",
+    "done",
+    "results",
+    "quarantined",
+    "notes",
+    "posts",
+)
 _SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -174,13 +187,29 @@ class RedisQueue:
         """See the port."""
         await self._run("note", text)
 
+    async def keep(self, posts: Mapping[int, str]) -> None:
+        """See the port."""
+        for chunk in _chunks([value for number, text in posts.items() for value in (str(number), text)]):
+            await self._run("keep", *chunk)
+
+    async def drop(self, posts: Iterable[int]) -> None:
+        """See the port."""
+        for chunk in _chunks([str(number) for number in posts]):
+            await self._run("drop", *chunk)
+
+    async def kept(self) -> Mapping[int, str]:
+        """See the port."""
+        seq, posts = await self._run("kept")
+        self._seen = max(self._seen, seq)
+        return {int(number): text.decode() for number, text in _pairs(posts)}
+
     async def counts(self) -> Counts:
         """See the port."""
         return Counts(*(await self._run("counts"))[1:])
 
     async def discard(self) -> None:
         """See the port."""
-        await self._run("clear")
+        await self._run("clear", "posts")
 
     async def close(self) -> None:
         """See the port."""

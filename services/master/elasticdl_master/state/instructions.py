@@ -118,7 +118,7 @@ class RebuildQueue:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTasks:
-    """Drop done tasks that nobody asks about any more."""
+    """Drop done tasks that nobody asks about any more, once their marks are durable."""
 
     tasks: Sequence[TaskId]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
@@ -12,6 +12,7 @@ from elasticdl_core.job.strategy import StrategyChoice
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_core.task import TaskId
 from elasticdl_master.queue.port import Contents
+from elasticdl_master.state.instructions import PostEvaluation
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,11 @@ class Setup:
     output: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     strategy: StrategyChoice | None = None
+
+    def with_published(self, evaluations: Collection[PostEvaluation]) -> Setup:
+        """The same, with evaluations that an earlier master decided to publish, and that still wait for the api."""
+        return replace(
+            self,
+            evaluations=max((self.evaluations, *(one.number for one in evaluations))),
+            evaluated_epochs=self.evaluated_epochs | {one.training_epoch for one in evaluations},
+        )

@@ -1,8 +1,8 @@
 -- Comes before every script. KEYS: 1 epoch, 2 sequence of moves, 3 ready, 4 todo, 5 doing, 6 tokens, 7 deadlines,
--- 8 done, 9 results, 10 quarantined, 11 notes. ARGV: 1 epoch of the caller, 2 last sequence that it saw.
+-- 8 done, 9 results, 10 quarantined, 11 notes, 12 posts. ARGV: 1 epoch of the caller, 2 last sequence that it saw.
 -- doing: task -> "token owner"; tokens: token -> task; deadlines: task by seconds; todo: task by position.
-local EPOCH, SEQ, READY, TODO, DOING, TOKENS, DEADLINES, DONE, RESULTS, QUARANTINED, NOTES =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local EPOCH, SEQ, READY, TODO, DOING, TOKENS, DEADLINES, DONE, RESULTS, QUARANTINED, NOTES, POSTS =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 
 local function refuse(needs_ready)
   local epoch = tonumber(redis.call('GET', EPOCH) or '-1')

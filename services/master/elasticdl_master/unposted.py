@@ -1,0 +1,107 @@
+"""What the api is to be told and has not been: kept in the queue's store until it was, for the next master to tell.
+
+A takeover record says what was decided, and what was decided may wait here for as long as the api is away. Telling
+again changes nothing: evaluations have numbers, artifacts names, lives stages and losses versions. (An event is told
+twice if its master died in the moment between.) Done-marks are not kept: the queue's done tasks say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import structlog
+
+from elasticdl_core.ports.launcher import Role
+from elasticdl_core.process_life import EndCause, LifeStage
+from elasticdl_master.state import instructions as do
+
+Told: TypeAlias = do.PostEvaluation | do.PostArtifact | do.PostEvent | do.PostLife | do.PostLosses
+_KINDS: Mapping[str, type[Any]] = {
+    "evaluation": do.PostEvaluation,
+    "artifact": do.PostArtifact,
+    "event": do.PostEvent,
+    "life": do.PostLife,
+    "losses": do.PostLosses,
+}
+KEPT = tuple(_KINDS.values())
+"""The instructions that are kept until they are carried out."""
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Something to tell.
+
+    Attributes:
+        number: under which it is kept.
+        at: when it came up, in seconds since the epoch.
+        what: it.
+    """
+
+    number: int
+    at: float
+    what: Told
+
+    def to_text(self) -> str:
+        """The post as it is kept."""
+        data = dataclasses.asdict(self.what)
+        return json.dumps({"kind": _NAMES[type(self.what)], "at": self.at, "data": data}, default=str)
+
+
+class Unposted:
+    """The posts of one job that the api has not taken.
+
+    Args:
+        found: what earlier masters left, by number; what cannot be read, of another version, is left out.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, found: Mapping[int, str], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._posts: dict[int, Post] = {}
+        self._last = max(found, default=0)
+        for number in sorted(found):
+            try:
+                self._posts[number] = _read(number, found[number])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                _log.warning("what the last master left to be told cannot be read", error=repr(error))
+
+    def add(self, what: Told) -> Post:
+        """Gives something to tell its number."""
+        self._last += 1
+        post = self._posts[self._last] = Post(self._last, self._clock(), what)
+        return post
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """These were told."""
+        for number in numbers:
+            self._posts.pop(number, None)
+
+    def left(self) -> list[Post]:
+        """All of them, oldest first."""
+        return list(self._posts.values())
+
+    def texts(self) -> dict[int, str]:
+        """All of them, as they are kept."""
+        return {number: post.to_text() for number, post in self._posts.items()}
+
+    def evaluations(self) -> list[do.PostEvaluation]:
+        """The evaluations among them: they are as good as published."""
+        return [post.what for post in self._posts.values() if isinstance(post.what, do.PostEvaluation)]
+
+
+def _read(number: int, text: str) -> Post:
+    told = json.loads(text)
+    data = dict(told["data"])
+    kind = _KINDS[told["kind"]]
+    if kind is do.PostLife:
+        data["role"], data["stage"] = Role(data["role"]), LifeStage(data["stage"])
+        data["cause"] = EndCause(data["cause"]) if data["cause"] else None
+    if kind is do.PostLosses:
+        data["losses"] = tuple((int(version), float(loss)) for version, loss in data["losses"])
+    return Post(number, float(told["at"]), kind(**data))
