@@ -236,3 +236,59 @@ def test_a_checkpoint_without_counts_has_them_of_its_version(
     (again,) = restored(tmp_path, files, 1)
     assert again.iterations == again.version == again.tables["t"].steps == 10
     assert {value.spec.name: value.steps for value in again.dense.read(-1)} == dict.fromkeys(USES, 10)
+
+
+def check_drawn(seed: int, folder: Path) -> None:
+    """A drawn optimizer over drawn uses of parameters and tables, jobs and numbers of servers, against PyTorch."""
+    random = np.random.default_rng(seed)
+    name, kind, options = TORCH[random.integers(len(TORCH))]
+    uses = {f"w{number}": float(random.choice([1.0, 0.6, 0.2])) for number in range(random.integers(1, 5))}
+    begins = {use: int(random.choice([0, 0, 1, 2])) for use in uses} | {"w0": 0}
+    rows_used = float(random.choice([1.0, 0.4]))
+
+    def specs_of(job: int) -> list[DenseSpec]:
+        kinds = {use: DenseKind.TRAINABLE if begins[use] <= job else DenseKind.STATE for use in uses}
+        return [DenseSpec(use, (SIZE,), "float32", one) for use, one in kinds.items()]
+
+    partitions = [Partition(KERNELS)]
+    declare(partitions[0], specs_of(0), spec_of(name, options))
+    their = {use: torch.nn.Parameter(torch.tensor(first_values())) for use in uses}
+    their["t"] = torch.nn.Parameter(torch.tensor(values_of(partitions)["t"]))
+    first = [their["t"], *(their[use] for use in uses if not begins[use])]
+    optimizer = getattr(torch.optim, kind)(first, **options)
+    for job in range(3):
+        if job:
+            files = saved(partitions, folder / str(job))
+            partitions = restored(folder / str(job), files, int(random.integers(1, 4)))
+            for partition in partitions:
+                held = [spec for spec in specs_of(job) if partition.dense.part(spec.name)]
+                declare(partition, held, spec_of(name, options), anew=True)
+            added = [their[use] for use in uses if begins[use] == job]
+            if added:
+                optimizer.add_param_group({"params": added})
+        for _ in range(random.integers(1, 12)):
+            dense = {
+                use: gradient(random, SIZE)
+                for use, often in uses.items()
+                if begins[use] <= job and random.random() < often
+            }
+            rows = gradient(random, len(IDS), DIM) if random.random() < rows_used else None
+            for use, parameter in their.items():
+                found = rows if use == "t" else dense.get(use)
+                parameter.grad = None if found is None else torch.tensor(found)
+            apply(partitions, dense, None if rows is None else (IDS, rows))
+            optimizer.step()
+    for use, value in values_of(partitions).items():
+        what = f"{use} of seed {seed}: {kind}"
+        np.testing.assert_allclose(value, their[use].detach().numpy(), rtol=0, atol=3e-6, err_msg=what)
+
+
+def test_some_drawn_trainings_count_as_torch_does(tmp_path: Path) -> None:
+    for seed in range(12):
+        check_drawn(seed, tmp_path / str(seed))
+
+
+@pytest.mark.slow
+def test_many_drawn_trainings_count_as_torch_does(tmp_path: Path) -> None:
+    for seed in range(12, 400):
+        check_drawn(seed, tmp_path / str(seed))
