@@ -54,6 +54,17 @@ def test_a_dry_run_checks_and_asks_what_would_be_and_submits_nothing(api: FakeAp
     assert api.bundles == {}
 
 
+def test_a_dry_run_asks_for_the_workers_that_can_compute(api: FakeApi, cli: Cli, zoo: Path) -> None:
+    """And says so; the original's spelling of a larger update is told as well."""
+    api.comparison = make_comparison()
+    group = ("--distribution_strategy=AllReduceStrategy", "--microbatches=2", "--num_workers=3")
+    outcome = cli(*TRAIN, *group, "--use_async=false", "--grads_to_wait=4", "--dry-run")
+    assert "of at most 3 workers 2 can compute" in outcome.err
+    assert "an update has 4 x 64 = 256 records, as with --minibatch_size 256" in outcome.err
+    (asked,) = api.requests("POST")
+    assert asked.json()["add"][0]["max_workers"] == 2
+
+
 def test_a_dry_run_needs_no_cluster_for_a_local_job(cli: Cli, zoo: Path) -> None:
     outcome = cli(*TRAIN, "--dry-run", "--local")
     assert (outcome.code, "passes all checks" in outcome.out) == (0, True)

@@ -105,6 +105,18 @@ def test_scaling_takes_either_spelling(api: FakeApi, cli: Cli) -> None:
     assert cli("jobs", "scale", "a-1", "--max-workers", "0").code == 2
 
 
+def test_a_job_says_how_large_updates_are_and_scaling_who_could_only_stand_by(api: FakeApi, cli: Cli) -> None:
+    chosen = {"chosen": "AllReduceStrategy", "reason": "it has no embedding tables", "microbatches": 2}
+    told = {"strategy": {**chosen, "records_per_update": 64, "updates_per_epoch": 1500}}
+    api.jobs["a-1"] = make_job("a-1", state="RUNNING", status={**make_status(1, 4), **told})
+    shown = cli("jobs", "get", "a-1").out
+    assert "64 records an update in 2 microbatches, 1,500 updates an epoch" in shown
+    outcome = cli("jobs", "scale", "a-1", "--max-workers", "3")
+    assert outcome.out.startswith("a-1  workers 1 to 3")
+    assert "of at most 3 workers 2 can compute" in outcome.err
+    assert cli("jobs", "scale", "a-1", "--max-workers", "2").err == ""
+
+
 def test_labels_are_set_and_removed(api: FakeApi, cli: Cli) -> None:
     api.jobs["a-1"] = make_job("a-1", state="SUCCEEDED")
     outcome = cli("jobs", "label", "a-1", "team=ads", "note=a=b", "draft-", "x-=1")
