@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from elasticdl_core.shuffling import cut, joined_parts
 from elasticdl_core.task import TaskId, TaskType
 from tests.fakes.sim_processes import Record
 
@@ -64,15 +65,11 @@ class Oracle:
     def expected(self) -> set[Record]:
         """Every record of every epoch."""
         assert self.world.plan is not None
-        size = self.world.spec.records_per_task
-        parts = [
-            (start, min(start + size, shard.end))
-            for shard in self.world.shards
-            for start in range(shard.start, shard.end, size)
-        ]
+        spec = self.world.spec
+        parts = (joined_parts if spec.shuffle else cut)(self.world.shards, spec.records_per_task)
         return {
             (epoch, index, at)
             for epoch in range(self.world.spec.num_epochs)
-            for index, (start, end) in enumerate(parts)
-            for at in range(start, end)
+            for index, part in enumerate(parts)
+            for at in range(part.start, part.end)
         }

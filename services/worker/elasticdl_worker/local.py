@@ -34,7 +34,7 @@ from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import records_per_update, words_of_updates
 from elasticdl_core.json_numbers import to_json
-from elasticdl_core.shuffling import RecordOrder, cut
+from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
 from elasticdl_core.skips import SkipReason, Skips, doublings, words
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
@@ -160,6 +160,7 @@ class _LocalRun:
         self._callbacks = framework.callbacks_of(module, spec)
         self._rules = TrainingRules.of(spec, declared_rules(self._callbacks))
         self._left_out = self._skips = Skips()
+        self._order = RecordOrder(spec.seed, spec.shuffle_block)
         self._validation_skips = Skips()
 
     def train(self, output: Path) -> None:
@@ -170,7 +171,9 @@ class _LocalRun:
         reader, trainer = course.reader, course.trainer
         self._rules.check()
         evaluate = self._evaluator(trainer, reader)
-        shards = cut(reader.create_shards(), spec.records_per_task)
+        listed = list(reader.create_shards())
+        shards = (joined_parts if spec.shuffle else cut)(listed, spec.records_per_task)
+        self._order.extend(shards, listed)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = LocalProgress(self._emit, total, spec.log_loss_steps)
         updates = course.begin(shards, progress)
@@ -242,8 +245,6 @@ class _LocalRun:
 
     def _in_parts(self, group: LocalGroup, shards: list[Shard], progress: LocalProgress) -> _Updates:
         spec = self._spec
-        order = RecordOrder(spec.seed, spec.shuffle_block)
-        order.extend(shards)
         fed, skips = 0, Skips()
 
         def make(task: Task, step: Step) -> None:
@@ -259,7 +260,7 @@ class _LocalRun:
         def updates(epoch: int) -> Iterator[Callable[[], None]]:
             nonlocal fed, skips
             for index, shard in enumerate(shards):
-                reading = order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
+                reading = self._order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
                 task = Task(TaskId(TaskType.TRAINING, epoch, index, shard.start, shard.end), shard, reading=reading)
                 fed, skips = 0, Skips()
                 progress.begin(shard.records)
@@ -369,10 +370,8 @@ class _LocalRun:
     def _minibatches(
         self, source: MinibatchSource, shards: list[Shard], epoch: int, progress: LocalProgress
     ) -> Iterator[Minibatch]:
-        order = RecordOrder(self._spec.seed, self._spec.shuffle_block)
-        order.extend(shards)
         for index, shard in enumerate(shards):
-            reading = order.reading(epoch, index, shard.start, shard.end) if self._spec.shuffle else None
+            reading = self._order.reading(epoch, index, shard.start, shard.end) if self._spec.shuffle else None
             progress.begin(shard.records)
             fed = None
             try:

@@ -43,6 +43,41 @@ def cut(shards: Iterable[Shard], records_per_task: int) -> list[Shard]:
     ]
 
 
+def join(
+    shards: Iterable[Shard], records_per_task: int, rest: Shard | None = None
+) -> tuple[list[Shard], Shard | None]:
+    """Cuts shards into parts of exactly so many records, over the ends of shards: small files make whole minibatches.
+
+    A part is a range of positions, counted from its first record on in that record's shard. Which records these are
+    only a ``RecordOrder`` knows.
+
+    Args:
+        shards: these, one after the other.
+        records_per_task: records of a part.
+        rest: what a call for the shards before left over.
+
+    Returns:
+        The whole parts, and what is left over; None if nothing is.
+    """
+    parts: list[Shard] = []
+    for shard in shards:
+        at = shard.start
+        while at < shard.end:
+            rest = rest or Shard(shard.name, at, at)
+            taken = min(records_per_task - rest.records, shard.end - at)
+            rest, at = Shard(rest.name, rest.start, rest.end + taken), at + taken
+            if rest.records == records_per_task:
+                parts.append(rest)
+                rest = None
+    return parts, rest
+
+
+def joined_parts(shards: Iterable[Shard], records_per_task: int) -> list[Shard]:
+    """All parts that ``join`` makes of all shards; only the last has fewer records."""
+    parts, rest = join(shards, records_per_task)
+    return parts if rest is None else [*parts, rest]
+
+
 class Permutation:
     """A seeded bijection of ``range(size)`` that needs no memory.
 
@@ -217,12 +252,23 @@ class RecordOrder:
         self._block = block
         self._parts: list[Shard] = []
         self._offsets = [0]
+        self._sources: list[Shard] = []
+        self._places_from = [0]
 
-    def extend(self, parts: Iterable[Shard]) -> None:
-        """Appends parts."""
+    def extend(self, parts: Sequence[Shard], sources: Iterable[Shard] | None = None) -> None:
+        """Appends parts.
+
+        Args:
+            parts: of the positions.
+            sources: where the records are, in the same order; the parts themselves if they were not joined. They may
+                be more than those of the parts so far.
+        """
         for part in parts:
             self._parts.append(part)
             self._offsets.append(self._offsets[-1] + part.records)
+        for source in parts if sources is None else sources:
+            self._sources.append(source)
+            self._places_from.append(self._places_from[-1] + source.records)
 
     def reading(self, epoch: int, index: int, start: int, end: int) -> Reading:
         """How to read the positions ``[start, end)`` of a part.
@@ -268,12 +314,12 @@ class RecordOrder:
             at = until
 
     def _places(self, start: int, end: int) -> Iterator[Shard]:
-        """The records ``[start, end)`` of all parts one after the other."""
-        index = bisect.bisect_right(self._offsets, start) - 1
+        """The records ``[start, end)`` of all sources one after the other."""
+        index = bisect.bisect_right(self._places_from, start) - 1
         while start < end:
-            part, offset = self._parts[index], self._offsets[index]
-            until = min(end, self._offsets[index + 1])
+            source, offset = self._sources[index], self._places_from[index]
+            until = min(end, self._places_from[index + 1])
             if until > start:
-                yield Shard(part.name, part.start + start - offset, part.start + until - offset)
+                yield Shard(source.name, source.start + start - offset, source.start + until - offset)
             start = until
             index += 1

@@ -68,7 +68,38 @@ class TestPlan:
         other = TaskPlan(TaskType.TRAINING, 1)
         other.adopt(json.loads(json.dumps(plan.to_mapping())))
         assert (other.parts, other.records, other.ready) == (plan.parts, 102, 11)
+        assert plan.parts[-2:] == [Shard("s0", 90, 100), Shard("s2", 5, 7)], "tasks go over the ends of files"
         assert other.reading(plan.task(1, 4)) == plan.reading(plan.task(1, 4))
+
+    def test_a_plan_made_before_tasks_went_over_the_ends_of_files_keeps_its_tasks(self) -> None:
+        mapping = make_plan(95, 0, 7).to_mapping()
+        del mapping["joins"]
+        other = TaskPlan(TaskType.TRAINING, 1)
+        other.adopt(mapping)
+        assert other.parts == cut(other.shards, 10) != make_plan(95, 0, 7).parts
+        assert "joins" in other.to_mapping() and not other.to_mapping()["joins"]
+
+    @pytest.mark.parametrize("sizes", [[1] * 256, [0, 3, 70, 0, 1, 40, 33, 2], [5], [64, 64]])
+    def test_small_files_make_whole_tasks_with_each_record_once(self, sizes: list[int]) -> None:
+        shards = [Shard(f"f{number}", number, number + size) for number, size in enumerate(sizes)]
+        plan = TaskPlan(TaskType.TRAINING, 32, epochs=2, shuffle=True)
+        for number, shard in enumerate(shards):
+            assert plan.count_tasks([shard]) >= len(plan.parts)
+            plan.extend([shard], last=number == len(shards) - 1)
+        full, rest = divmod(sum(sizes), 32)
+        assert [part.records for part in plan.parts] == [32] * full + ([rest] if rest else [])
+        assert len({(part.name, part.start) for part in plan.parts}) == len(plan.parts)
+        wanted = sorted((one.name, at) for one in shards for at in range(one.start, one.end))
+        for epoch in range(2):
+            found = []
+            for index, part in enumerate(plan.parts):
+                for start in range(part.start, part.end, 20):
+                    task = TaskId(TaskType.TRAINING, epoch, index, start, min(start + 20, part.end))
+                    reading = plan.reading(task)
+                    assert reading is not None
+                    places = reading.records(task.start, task.end)
+                    found += [(one.name, at) for one in places for at in range(one.start, one.end)]
+            assert sorted(found) == wanted
 
     def test_a_plan_made_before_records_were_shuffled_keeps_its_ranges(self) -> None:
         """What is done of it is named by them."""

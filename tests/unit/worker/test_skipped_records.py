@@ -282,3 +282,19 @@ async def test_a_feed_that_does_not_suit_evaluations_is_refused_before_training(
     assert not events
     with pytest.raises(UserCodeError, match="uses take, which counts records from the beginning"):
         await on_cluster(spec, tmp_path)
+
+
+def test_files_of_one_row_make_whole_minibatches(tmp_path: Path) -> None:
+    """And each row is trained once in an epoch; without shuffling minibatches end with their file, which is said."""
+    folder = tmp_path / "rows"
+    header, *lines = write(tmp_path).read_text().splitlines()
+    folder.mkdir()
+    for number, line in enumerate(lines):
+        (folder / f"{number:03}.csv").write_text(f"{header}\n{line}\n")
+    for shuffle, steps in ((True, 2 * 64 // 8), (False, 2 * 64)):
+        spec = spec_of(tmp_path, folder, shuffle=shuffle, num_epochs=2)
+        events: list[dict[str, Any]] = []
+        run_local(spec, tmp_path / "out", events.append)
+        assert (events[-1]["steps"], events[-1]["records"]) == (steps, 2 * 64)
+        (started,) = [event["message"] for event in events if event["event"] == "started"]
+        assert f"{steps // 2} updates an epoch" in started

@@ -10,7 +10,7 @@ from typing import Any
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.updates import updates_per_epoch
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut, described
+from elasticdl_core.shuffling import SPAN_PARTS, Reading, RecordOrder, cut, described, join
 from elasticdl_core.task import TaskId, TaskType
 
 _MAIN_TYPES = {
@@ -39,6 +39,9 @@ class TaskPlan:
         shards: what was listed so far.
         listed: whether that is all.
         damaged: files whose rest cannot be read and is left out, and what is wrong with them.
+        parts: ranges of the tasks.
+        records: of all of them.
+        joins: whether tasks go over the ends of shards, so that all but the last have as many records.
     """
 
     type: TaskType
@@ -52,12 +55,18 @@ class TaskPlan:
     damaged: dict[str, str] = field(default_factory=dict)
     parts: list[Shard] = field(default_factory=list)
     records: int = 0
+    joins: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.joins = self.shuffle
+        self._rest: Shard | None = None
         self._order = RecordOrder(self.seed, self.block)
 
     def count_tasks(self, shards: Sequence[Shard]) -> int:
         """How many tasks a pass would have with these shards as well."""
+        if self.joins:
+            left = 0 if self._rest is None else self._rest.records
+            return len(self.parts) - (-(left + sum(shard.records for shard in shards)) // self.records_per_task)
         return len(self.parts) + sum(-(-shard.records // self.records_per_task) for shard in shards)
 
     def extend(self, shards: Sequence[Shard], *, last: bool = False) -> range:
@@ -65,8 +74,15 @@ class TaskPlan:
         ready = self.ready
         first = len(self.parts)
         self.shards += shards
-        self.parts += cut(shards, self.records_per_task)
-        self._order.extend(self.parts[first:])
+        if self.joins:
+            parts, self._rest = join(shards, self.records_per_task, self._rest)
+            self.parts += parts
+            if last and self._rest is not None:
+                self.parts.append(self._rest)
+            self._order.extend(self.parts[first:], shards)
+        else:
+            self.parts += cut(shards, self.records_per_task)
+            self._order.extend(self.parts[first:])
         self.records += sum(part.records for part in self.parts[first:])
         self.listed = last
         return range(ready, self.ready)
@@ -107,6 +123,7 @@ class TaskPlan:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "block": self.block,
+            "joins": self.joins,
             "rounds": self.epochs,
             **({"damaged": dict(self.damaged)} if self.damaged else {}),
         }
@@ -117,6 +134,8 @@ class TaskPlan:
         # A plan of the time before records were shuffled names them by their range; what is done of it, too.
         self.seed, self.shuffle = int(mapping["seed"]), bool(mapping["shuffle"]) and "block" in mapping
         self.block, self.epochs = int(mapping.get("block", 0)), int(mapping["rounds"])
+        # One of the time before tasks went over the ends of shards has the tasks that it had.
+        self.joins = self.shuffle and bool(mapping.get("joins", False))
         self._order = RecordOrder(self.seed, self.block)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})

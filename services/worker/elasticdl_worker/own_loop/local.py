@@ -12,7 +12,7 @@ from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
-from elasticdl_core.shuffling import RecordOrder, cut
+from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
 from elasticdl_core.skips import SkipReason, Skips, doublings
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
@@ -113,13 +113,14 @@ class _LocalCourse:
             directory, files, _ = locate_checkpoint(Path(spec.checkpoint_dir_for_init))
             replica.load(read_state(str(directory), files, replica.layout)[0])
         self._begun = replica.version
-        shards = cut(records.shards(), spec.records_per_task)
+        sources = records.shards()
+        shards = (joined_parts if spec.shuffle else cut)(sources, spec.records_per_task)
         self._total = spec.num_epochs * sum(shard.records for shard in shards)
         self._progress = LocalProgress(self._emit, self._total, spec.log_loss_steps)
         told = words_of_updates(spec, updates_per_epoch(spec, shards), f"in this process, as by {ALL_REDUCE}")
         self._emit({"event": "started", "message": told})
         order = RecordOrder(spec.seed, spec.shuffle_block)
-        order.extend(shards)
+        order.extend(shards, sources)
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):
                 reading = order.reading(epoch, index, shard.start, shard.end) if spec.shuffle else None
