@@ -35,7 +35,7 @@ from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import records_per_update, words_of_updates
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
-from elasticdl_core.skips import SkipReason, Skips, doublings, words
+from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out, words
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.device_turns import DeviceGrant
@@ -107,6 +107,9 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
     from elasticdl_worker.trainers.choosing import load_framework  # which imports it
 
+    if spec.checkpoint_dir_for_init:
+        columns = find_checkpoint(spec.checkpoint_dir_for_init).get("columns")
+        spec = replace(spec, data_reader_params=with_columns(spec.data_reader_params, columns))
     zoo = Path(spec.model_zoo)
     framework = load_framework(spec, zoo)
     if spec.worker_threads:
@@ -162,6 +165,7 @@ class _LocalRun:
         self._left_out = self._skips = Skips()
         self._order = RecordOrder(spec.seed, spec.shuffle_block)
         self._validation_skips = Skips()
+        self._readers: dict[str, DataReader] = {}
 
     def train(self, output: Path) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
@@ -169,6 +173,7 @@ class _LocalRun:
         module.need("loss")
         course = self._course()
         reader, trainer = course.reader, course.trainer
+        self._readers["main"] = reader
         self._rules.check()
         evaluate = self._evaluator(trainer, reader)
         listed = list(reader.create_shards())
@@ -306,8 +311,9 @@ class _LocalRun:
         reader = self._reader(self._spec.validation_data)
         trainer = self._trainer(self._source(reader, Mode.EVALUATION))
         evaluate = self._evaluator(trainer)
+        self._readers = {"main": reader}
         metrics = evaluate(0) if evaluate else {}
-        self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0} | self._said())
+        self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0} | self._ended())
 
     def predict(self, output: Path) -> None:
         """Predicts with a checkpoint."""
@@ -315,7 +321,7 @@ class _LocalRun:
 
         spec, module = self._spec, self._module
         sink = PredictionWriter(module, output, 0, spec.prediction_format)
-        reader = self._reader(spec.prediction_data)
+        reader = self._readers["main"] = self._reader(spec.prediction_data)
         source = self._source(reader, Mode.PREDICTION)
         trainer = self._trainer(source)
         shards = cut(reader.create_shards(), spec.records_per_task)
@@ -334,16 +340,14 @@ class _LocalRun:
         artifacts = sink.list_files()
         self._emit(
             {"event": "done", "artifacts": artifacts, "metrics": {}, "records": progress.records, "steps": 0}
-            | self._said()
+            | self._ended()
         )
 
     def _reader(self, origin: str, like: DataReader | None = None) -> DataReader:
-        """The reader of some data; its columns are those of another reader, or those that a checkpoint names."""
+        """The reader of some data; its columns are those of another reader."""
         spec, params = self._spec, self._spec.data_reader_params
         if like is not None:
             params = params_like(like, params)
-        elif spec.checkpoint_dir_for_init:
-            params = with_columns(params, find_checkpoint(spec.checkpoint_dir_for_init).get("columns"))
         with self._module.guard("custom_data_reader"):
             return create_data_reader(
                 origin, spec.records_per_task, params, self._module.custom_data_reader,
@@ -395,7 +399,7 @@ class _LocalRun:
         spec, module = self._spec, self._module
         if not spec.validation_data:
             return None
-        reader = self._reader(spec.validation_data, trained)
+        reader = self._readers["validation"] = self._reader(spec.validation_data, trained)
         source = self._source(reader, Mode.EVALUATION)
         loss = None
         if module.loss is not None:
@@ -427,7 +431,14 @@ class _LocalRun:
         formats = self._rules.export_formats
         return trainer.export(output, formats) if formats else []
 
+    def _ended(self) -> dict[str, object]:
+        """The skipped records and what they mean, for the last event of a job that passes over its data once."""
+        said = self._said()
+        return {"reason": success_reason("", 0, 0, said["skipped"]), **said}
+
     def _said(self) -> dict[str, list[dict[str, object]]]:
         """The skipped records, for the last event."""
         of = [("main", self._skips), ("validation", self._validation_skips)]
-        return {"skipped": [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]}
+        counted = [{"of": name, **entry} for name, skips in of for entry in skips.to_json()]
+        rests = [entry for name, one in self._readers.items() for entry in rests_left_out(name, one.damaged_files)]
+        return {"skipped": [*counted, *rests]}

@@ -107,6 +107,20 @@ class Skips:
         return total
 
 
+def rests_left_out(of: str, damaged: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The entry for files whose rest cannot be read: nobody knows how many records that is.
+
+    Args:
+        of: ``main`` or ``validation``.
+        damaged: the files, and what is wrong with them.
+    """
+    if not damaged:
+        return []
+    path, reason = min(damaged.items())
+    example = f"the rest of {path}: {reason}"
+    return [{"of": of, "reason": str(SkipReason.CORRUPT), "records": None, "example": example}]
+
+
 def words(skips: Skips) -> str:
     """What was passed over, for people."""
     return "; ".join(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elasticdl.data import TRAINED_COLUMNS, Shard, create_data_reader
+from elasticdl.data.tfrecord import TFRecordWriter
 from elasticdl.modes import Mode
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
@@ -114,3 +115,26 @@ def test_a_label_unlike_the_first_ones_is_named(feed: str, tmp_path: Path) -> No
     assert "record 200" in caught.value.message
     assert f"column 'y' holds {value!r}" in caught.value.message
     assert "train.csv" in caught.value.message
+
+
+def test_the_rest_of_a_damaged_file_is_said(tmp_path: Path) -> None:
+    """``--local`` said "every record was processed" where the cluster had passed over the rest of a file."""
+    spec = _spec(tmp_path, "a,b,c,y\n1,2,3,4\n")
+    feed = """
+def feed(dataset, mode, metadata):
+    return dataset.map(lambda record: (tf.zeros(3), tf.zeros(1)))
+"""
+    (tmp_path / "m.py").write_text(FIRST_COLUMN + feed)
+    with TFRecordWriter(tmp_path / "t.tfrecord") as writer:
+        for number in range(20):
+            writer.write(f"record {number}".encode())
+    data = (tmp_path / "t.tfrecord").read_bytes()
+    (tmp_path / "t.tfrecord").write_bytes(data[:-7])
+    events: list[dict[str, Any]] = []
+    params = {"on_corrupt": "skip"}
+    changed = replace(spec, training_data=str(tmp_path / "t.tfrecord"), validation_data="", data_reader_params=params)
+    run_local(changed, tmp_path / "out", events.append)
+    done = events[-1]
+    assert done["reason"] == "all records were processed, but for those that were passed over"
+    (skipped,) = [entry for entry in done["skipped"] if entry["records"] is None]
+    assert skipped["example"].startswith(f"the rest of {tmp_path}/t.tfrecord: ")

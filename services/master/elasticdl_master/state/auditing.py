@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.job import JobType
+from elasticdl_core.skips import rests_left_out
 from elasticdl_core.task import TaskId
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
@@ -153,8 +154,6 @@ class RecordAudit:
         entries = [{"of": "main", **entry} for entry in self._epochs.accounts.skips.to_json()]
         plans = {"main": self._job.plans.main, "validation": self._job.plans.validation}
         for of, plan in plans.items():
-            if plan is not None and plan.damaged and (of == "main" or plan is not self._job.plans.main):
-                path, reason = next(iter(sorted(plan.damaged.items())))
-                example = f"the rest of {path}: {reason}"
-                entries.append({"of": of, "reason": "corrupt", "records": None, "example": example})
+            if plan is not None and (of == "main" or plan is not self._job.plans.main):
+                entries += rests_left_out(of, plan.damaged)
         return entries + [{"of": "validation", **entry} for entry in self._evaluations.skips.to_json()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from elasticdl.own_loop import LeaveScript, set_feed
@@ -13,7 +14,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
-from elasticdl_core.skips import SkipReason, Skips, doublings
+from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_worker.group.alone import make_update, steps_of
@@ -61,6 +62,7 @@ class _LocalCourse:
         self._total = self._updates = self._begun = 0
         self._progress = LocalProgress(emit, 0)
         self._skips = Skips()
+        self._damaged: Mapping[str, str] = {}
         self._stopped = ""
 
     def conclude(self) -> None:
@@ -75,6 +77,7 @@ class _LocalCourse:
         if self._error is not None:
             raise self._error
         skipped: list[dict[str, object]] = [{"of": "main", **entry} for entry in self._skips.to_json()]
+        skipped += rests_left_out("main", self._damaged)
         processed = self._progress.records + self._skips.count(SkipReason.CORRUPT)
         check_trained(processed, self._updates)
         self._emit(
@@ -114,6 +117,7 @@ class _LocalCourse:
             replica.load(read_state(str(directory), files, replica.layout)[0])
         self._begun = replica.version
         sources = records.shards()
+        self._damaged = records.damaged
         shards = (joined_parts if spec.shuffle else cut)(sources, spec.records_per_task)
         self._total = spec.num_epochs * sum(shard.records for shard in shards)
         self._progress = LocalProgress(self._emit, self._total, spec.log_loss_steps)

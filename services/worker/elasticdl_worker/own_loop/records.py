@@ -41,6 +41,11 @@ class ScriptRecords:
             return [Shard(OWN, 0, self._own)]
         return list(self.reader.create_shards())
 
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Files whose rest cannot be read, with ``on_corrupt=skip``, and what is wrong with them; once listed."""
+        return {} if self._own is not None else self.reader.damaged_files
+
     def read(self, shard: Shard, reading: Reading | None) -> tuple[list[Any], Skips]:
         """The records at positions, and those that were passed over.
 
