@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from elasticdl_runtime.tls import trust
 
 _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
+_BYTES_A_SECOND = 1 << 20
+"""Of a large body, at the least."""
 
 
 class JobHeldError(ConflictError):
@@ -96,7 +100,9 @@ class ApiClient:
     async def put_plan(self, plan: Mapping[str, Any]) -> None:
         """Makes the plan durable; the same plan again is fine."""
         failpoint("master.before_plan")
-        await self._send("PUT", "/plan", {"epoch": self.epoch, "plan": plan})
+        # In a thread and with as much time as its size takes: the lease has to be extended meanwhile.
+        content = await asyncio.to_thread(_encoded, {"epoch": self.epoch, "plan": plan})
+        await self._exchange("PUT", "/plan", content, _DEADLINE_S + len(content) / _BYTES_A_SECOND)
         failpoint("master.after_plan")
 
     async def mark_done(self, tasks: Sequence[str], accounts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -153,8 +159,12 @@ class ApiClient:
         return await self._send("POST", path, {"epoch": self.epoch, **body})
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        return await self._exchange(method, path, b"" if body is None else _encoded(body), _DEADLINE_S)
+
+    async def _exchange(self, method: str, path: str, content: bytes, deadline_s: float) -> dict[str, Any]:
+        headers = self._headers() | ({"Content-Type": "application/json"} if content else {})
         try:
-            response = await self._http.request(method, path, json=to_json(body), headers=self._headers())
+            response = await self._http.request(method, path, content=content, headers=headers, timeout=deadline_s)
         except httpx.HTTPError as error:
             raise UnavailableError(f"the api does not answer: {error!r}", fix="it is tried again") from None
         if response.status_code >= 400:
@@ -164,6 +174,10 @@ class ApiClient:
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token()}"}
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(to_json(body), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _raise(response: httpx.Response) -> None:

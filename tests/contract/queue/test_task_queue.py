@@ -7,7 +7,9 @@ import pytest
 
 from elasticdl_core.errors import FencedError
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
+from elasticdl_master.queue import redis as redis_queue
 from elasticdl_master.queue.port import Contents, Counts, Outcome, StoreLostError, TaskQueue, TaskRequest
+from elasticdl_master.queue.redis import RedisQueue
 from tests.contract.queue.conftest import MakeQueue
 
 pytestmark = pytest.mark.contract
@@ -349,3 +351,35 @@ async def test_discarding_leaves_nothing(queue: TaskQueue) -> None:
     await queue.add([task(0)])
     await queue.discard()
     assert await queue.load() is None
+
+
+async def test_a_large_queue_is_loaded_in_portions(make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_queue, "_CHUNK", 48)
+    queue, sizes = make_queue(1), []
+    tasks = [task(index, index * 10, index * 10 + 10) for index in range(2700)]
+    token = str(LeaseToken(1, 1, "n"))
+    whole = Contents(
+        tuple(tasks[:150]),
+        tuple(Lease(one, f"worker-{one.index}.0", LeaseToken(1, one.index, "n")) for one in tasks[150:850]),
+        dict.fromkeys(tasks[850:1700], token),
+        frozenset(tasks[1700:]),
+        dict.fromkeys(tasks[850:1600], b"result"),
+        "notes",
+    )
+    await queue.rebuild(whole, LONG)
+    if isinstance(queue, RedisQueue):
+        execute = queue._redis.execute_command
+
+        async def measured(*arguments: object) -> object:
+            answer = await execute(*arguments)
+            sizes.append(len(answer[1]) if str(arguments[0]).endswith("SCAN") else len(answer))
+            return answer
+
+        monkeypatch.setattr(queue._redis, "execute_command", measured)
+    found = await contents(queue)
+    assert dataclasses.replace(found, doing=frozenset(found.doing)) == dataclasses.replace(
+        whole,
+        doing=frozenset(whole.doing),  # type: ignore[arg-type]
+    )
+    assert max(sizes, default=0) <= 120
+    await queue.close()

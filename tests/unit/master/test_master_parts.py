@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ class TestPlan:
                     places = reading.records(task.start, task.end)
                     found += [(one.name, at) for one in places for at in range(one.start, one.end)]
             assert sorted(found) == wanted
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    @pytest.mark.parametrize("sizes", [(10, 10, 10), (20, 5, 10), (5, 10), (10, 0, 3, 7), (30,), (7, 3, 10, 10)])
+    def test_pieces_of_one_file_are_written_as_one_where_that_gives_the_same_tasks(
+        self, sizes: Sequence[int], shuffle: bool
+    ) -> None:
+        plan = TaskPlan(TaskType.TRAINING, 10, shuffle=shuffle, seed=3)
+        pieces = [Shard("a", start, end) for start, end in itertools.pairwise(itertools.accumulate(sizes, initial=0))]
+        many = [Shard("a", start, start + 10) for start in range(1000, 20_000, 10)]
+        plan.extend([*pieces, Shard("b", 0, 15), *many], last=True)
+        written = plan.to_mapping()
+        assert len(written["shards"]) <= len(sizes) + 2
+        other = TaskPlan(TaskType.TRAINING, 10)
+        other.adopt(json.loads(json.dumps(written)))
+        assert (other.parts, other.to_mapping()) == (plan.parts, written)
+        for epoch in (0, 1):
+            for index in range(0, len(plan.parts), 97):
+                assert other.reading(plan.task(epoch, index)) == plan.reading(plan.task(epoch, index))
 
     def test_a_plan_made_before_records_were_shuffled_keeps_its_ranges(self) -> None:
         """What is done of it is named by them."""

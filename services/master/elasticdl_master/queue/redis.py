@@ -17,7 +17,7 @@ import contextlib
 import functools
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +78,32 @@ class RedisQueue:
 
     async def load(self) -> Contents | None:
         """See the port."""
-        seq, ready, todo, doing, done, results, quarantined, notes = await self._run("load")
-        self._seen = max(self._seen, seq)
-        if not ready:
-            return None
-        leases = []
-        for name, entry in _pairs(doing):
-            token, _, owner = entry.decode().partition(" ")
-            leases.append(Lease(_task(name), owner, LeaseToken.parse(token)))
-        return Contents(
-            tuple(_task(name) for name in todo),
-            tuple(leases),
-            {_task(name): token.decode() for name, token in _pairs(done)},
-            frozenset(_task(name) for name in quarantined),
-            {_task(name): result for name, result in _pairs(results)},
-            notes.decode(),
-        )
+        # In portions, each with its deadline: a large queue takes longer than one call may. Nobody else moves
+        # anything meanwhile, unless the store loses something, which its sequence shows.
+        while True:
+            _, ready, waiting, notes = await self._run("load")
+            if not ready:
+                return None
+            todo: list[TaskId] = []
+            while len(todo) < waiting:
+                names = await self._read("ZRANGE", "todo", len(todo), len(todo) + _CHUNK - 1)
+                if not names:
+                    break
+                todo += [_task(name) for name in names]
+            leases = []
+            async for name, entry in self._scan("HSCAN", "doing"):
+                token, _, owner = entry.decode().partition(" ")
+                leases.append(Lease(_task(name), owner, LeaseToken.parse(token)))
+            done = {_task(name): token.decode() async for name, token in self._scan("HSCAN", "done")}
+            results = {_task(name): result async for name, result in self._scan("HSCAN", "results")}
+            quarantined = [_task(name) async for (name,) in self._scan("SSCAN", "quarantined")]
+            # Posts may be kept meanwhile: what this master has moved itself it has seen.
+            seen = self._seen
+            if (await self._run("load"))[:3] == [seen, ready, waiting]:
+                unique = {lease.task: lease for lease in leases}
+                return Contents(
+                    tuple(todo), tuple(unique.values()), done, frozenset(quarantined), results, notes.decode()
+                )
 
     async def rebuild(self, contents: Contents, lease_s: float) -> None:
         """See the port."""
@@ -214,6 +224,23 @@ class RedisQueue:
     async def close(self) -> None:
         """See the port."""
         await self._redis.aclose()
+
+    async def _read(self, command: str, key: str, *arguments: str | int) -> Any:
+        with _translated():
+            async with asyncio.timeout(self._timeout_s):
+                return await self._redis.execute_command(command, self._keys[_KEYS.index(key)], *arguments)
+
+    async def _scan(self, command: str, key: str) -> AsyncIterator[tuple[Any, ...]]:
+        """The entries of a hash or set, in portions; some may come twice."""
+        width, cursor = (2 if command == "HSCAN" else 1), 0
+        while True:
+            found = await self._read(command, key, cursor, "COUNT", _CHUNK)
+            cursor, values = (int(found[0]), found[1])
+            entries = values.items() if isinstance(values, dict) else zip(*[iter(values)] * width, strict=True)
+            for entry in entries:
+                yield entry
+            if not cursor:
+                return
 
     async def _fill(self, place: str, values: Iterable[str | bytes]) -> None:
         for chunk in _chunks(list(values)):

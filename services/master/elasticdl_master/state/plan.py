@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +118,7 @@ class TaskPlan:
     def to_mapping(self) -> dict[str, Any]:
         """The plan as JSON data, for the durable ledger."""
         return {
-            "shards": [[shard.name, shard.start, shard.end] for shard in self.shards],
+            "shards": [[shard.name, shard.start, shard.end] for shard in joined(self.shards, self.records_per_task)],
             "records_per_task": self.records_per_task,
             "seed": self.seed,
             "shuffle": self.shuffle,
@@ -139,6 +139,31 @@ class TaskPlan:
         self._order = RecordOrder(self.seed, self.block)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})
+
+
+def joined(shards: Sequence[Shard], records_per_task: int) -> Iterator[Shard]:
+    """Fewer shards that give the same tasks: readers may list a file in a million pieces, each of one task.
+
+    Args:
+        shards: as they were listed.
+        records_per_task: records in a full task.
+    """
+    held: Shard | None = None
+    for shard in shards:
+        if not shard.records:
+            continue
+        if (
+            held is not None
+            and (held.name, held.end) == (shard.name, shard.start)
+            and held.records % records_per_task == 0
+        ):
+            held = Shard(held.name, held.start, shard.end)
+            continue
+        if held is not None:
+            yield held
+        held = shard
+    if held is not None:
+        yield held
 
 
 class JobPlans:

@@ -3,7 +3,7 @@ local refused = refuse(false)
 if refused then
   return refused
 end
-redis.call('DEL', READY, TODO, DOING, TOKENS, DEADLINES, DONE, RESULTS, QUARANTINED, NOTES)
+redis.call('UNLINK', READY, TODO, DOING, TOKENS, DEADLINES, DONE, RESULTS, QUARANTINED, NOTES)
 if ARGV[3] then
   redis.call('DEL', POSTS)
 end
