@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from elasticdl.data import files
 from elasticdl.data.errors import CorruptDataError, DataError
-from elasticdl.data.offset_index import STRIDE, OffsetIndex
+from elasticdl.data.offset_index import OffsetCollector, OffsetIndex
 
 _NEWLINE = 0x0A
 _RETURN = 0x0D
@@ -199,17 +199,14 @@ def build_index(path: str, dialect: Dialect, *, with_header: bool, block_bytes: 
         CorruptDataError: quotes that do not match.
         DataError: the file is missing, unreadable, compressed or not in a byte-wise encoding.
     """
-    kept: list[npt.NDArray[np.int64]] = []
-    count = -1 if with_header else 0
+    collector, header = OffsetCollector(), with_header
     end = files.stamp(path).size
     with files.open_for_reading(path) as file:
         for starts in _starts(file, path, dialect, block_bytes):
-            if count < 0 and len(starts):
-                starts, count = starts[1:], 0
-            kept.append(starts[(-count) % STRIDE :: STRIDE])
-            count += len(starts)
-    offsets = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
-    return OffsetIndex(max(count, 0), offsets, end)
+            if header and len(starts):
+                starts, header = starts[1:], False
+            collector.add(starts)
+    return collector.index(end)
 
 
 def head_of(path: str, dialect: Dialect, records: int) -> bytes:

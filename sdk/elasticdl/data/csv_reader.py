@@ -10,12 +10,15 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar, Literal
 
+import numpy as np
+
 from elasticdl.data import csv_columns, csv_index, files
 from elasticdl.data.csv_columns import INTEGER, NUMBER, Layout, numbered
 from elasticdl.data.csv_index import Dialect, RecordFinder
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
-from elasticdl.data.file_reader import BoundedCache, FileDataReader, first_file
-from elasticdl.data.offset_index import STRIDE, IndexFolder, OffsetIndex
+from elasticdl.data.file_reader import BoundedCache, first_file
+from elasticdl.data.offset_index import OffsetIndex
+from elasticdl.data.offset_reader import OffsetFileReader
 from elasticdl.data.params import take
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
@@ -32,7 +35,7 @@ _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
 csv.field_size_limit(1 << 30)  # the limit of 128 KiB would refuse long text columns
 
 
-class CSVDataReader(FileDataReader[OffsetIndex]):
+class CSVDataReader(OffsetFileReader):
     """Reads CSV files. Each record is a list of strings, one for each selected column.
 
     Args:
@@ -79,7 +82,6 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
         params = self.reader_params
         self._predicting = predicting
         self._first = first = first_file(self)
-        self._folder = IndexFolder.of(take(params, "index_cache", (str, bool), None))
         self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
         self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
         self._sep = _one_byte(
@@ -285,16 +287,24 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def _load_index(self, path: str) -> OffsetIndex:
         self._layout_of(path)
-        stamp = files.stamp(path)
-        how = {"kind": self.kind, "dialect": repr(self._dialect), "header": self.with_header}
-        index = self._folder.load(path, stamp, how)
-        if index is None:
-            index = csv_index.build_index(path, self._dialect, with_header=self.with_header)
-            self._folder.save(path, stamp, how, index)
-        return index
+        return super()._load_index(path)
 
-    def _count(self, index: OffsetIndex) -> int:
-        return index.records
+    def _index_settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, "dialect": repr(self._dialect), "header": self.with_header}
+
+    def _build_index(self, path: str) -> OffsetIndex:
+        return csv_index.build_index(path, self._dialect, with_header=self.with_header)
+
+    def _parse_singles(self, path: str, parts: list[bytes]) -> list[Record] | None:
+        layout = self._layout_of(path)
+        data = b"".join(part if part.endswith(b"\n") else part + b"\n" for part in parts)
+        try:
+            rows = [row for row in self._parse(data.decode(self._encoding), "", 0) if row]
+        except (UnicodeDecodeError, CorruptDataError):
+            return None
+        if len(rows) != len(parts) or any(len(row) != layout.width for row in rows):
+            return None
+        return rows if layout.selected is None else [layout.select(row) for row in rows]
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         index, layout = self.index_of(path), self._layout_of(path)
@@ -309,7 +319,7 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def _offset(self, file: BinaryIO, path: str, index: OffsetIndex, record: int) -> int:
         """The byte offset of a record, or of the end of the last one."""
-        stride, number = divmod(record, STRIDE)
+        stride, number = divmod(record, index.stride)
         if record >= index.records:
             return index.end
         if number == 0:
@@ -318,24 +328,23 @@ class CSVDataReader(FileDataReader[OffsetIndex]):
 
     def _starts_in(self, file: BinaryIO, path: str, index: OffsetIndex, stride: int) -> array[int]:
         """The byte offsets of the records between two indexed ones."""
-        first_byte, last_byte, number = index.byte_range(stride * STRIDE, stride * STRIDE + 1)
+        first_byte, last_byte, number = index.byte_range(stride * index.stride, stride * index.stride + 1)
         file.seek(first_byte)
         finder = RecordFinder(self._dialect, path, first_byte)
         starts = finder.feed(file.read(last_byte - first_byte)).tolist()
         last = finder.finish()
         if last is not None:
             starts.append(last)
-        self._check_count(len(starts), min(STRIDE, index.records - number), path, first_byte, last_byte)
+        self._check_count(len(starts), min(index.stride, index.records - number), path, first_byte, last_byte)
         return array("q", starts)
 
     def _pieces(self, index: OffsetIndex, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Cuts a range at indexed records into pieces of about 2 MiB."""
         while start < end:
-            high = start // STRIDE + 1
-            limit = index.offsets[start // STRIDE] + _PIECE_BYTES
-            while high * STRIDE < end and high < len(index.offsets) and index.offsets[high] < limit:
-                high += 1
-            following = min(high * STRIDE, end)
+            low = start // index.stride
+            limit = index.offsets[low] + _PIECE_BYTES
+            high = max(low + 1, int(np.searchsorted(index.offsets, limit)))
+            following = min(high * index.stride, end)
             yield start, following
             start = following
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,16 @@ class CustomDataReader(DataReader):
     def read_records(self, shard: ShardLike) -> Iterator[Record]:
         """The records that the user's ``read_records(task)`` yields."""
         return iter(self.reader.read_records(TaskView(shard.name, shard.start, shard.end)))
+
+    @property
+    def reads_by_index(self) -> bool:
+        """Whether the user's reader says so."""
+        return bool(getattr(self.reader, "reads_by_index", False))
+
+    def read_numbers(self, name: str, numbers: Sequence[int]) -> list[Record]:
+        """The records that the user's ``read_numbers(name, numbers)`` gives, if it has one."""
+        read = getattr(self.reader, "read_numbers", None)
+        return list(read(name, numbers)) if callable(read) else super().read_numbers(name, numbers)
 
     @property
     def metadata(self) -> Metadata:

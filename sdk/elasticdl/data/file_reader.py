@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import logging
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,10 @@ from elasticdl.data.reader import DEFAULT_BATCH_RECORDS, DataReader, Record, Sha
 
 #: Parameters of every reader of files; ``kind`` is used by the factory.
 COMMON_PARAMS = ("kind", "on_corrupt")
+_OPEN_FILES = 256
+"""Files that are kept open, where the process may have four times as many."""
+_IN_MEMORY_BYTES = 128 << 20
+"""Files that are not longer, all of them together, are read into memory once their records are read one by one."""
 
 _log = logging.getLogger("elasticdl.data")
 
@@ -98,7 +104,9 @@ class FileDataReader(DataReader, Generic[IndexT]):
         self._skipped_example = ""
         self._skipped_lock = threading.Lock()
         self._damaged: dict[str, str] = {}
-        self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=256)
+        self._indexes: BoundedCache[IndexT] = BoundedCache(max_weight=_OPEN_FILES)
+        self._most_open = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._opened: BoundedCache[files.OpenFile] = BoundedCache(max_weight=self._most_open)
         self._stamps: dict[str, FileStamp] = {}
 
     def list_files(self) -> Iterator[str]:
@@ -177,6 +185,39 @@ class FileDataReader(DataReader, Generic[IndexT]):
                     found[i] = list(itertools.chain.from_iterable(self._scan_checked(file, ranges[i])))
         return list(itertools.chain.from_iterable(found))
 
+    @functools.cached_property
+    def reads_by_index(self) -> bool:
+        """Whether all files are local, can be kept open, and tell where each record is."""
+        some = list(itertools.islice(self.list_files(), self._most_open + 1))
+        return len(some) <= self._most_open and not any(map(files.is_remote, some)) and self._is_indexed(some)
+
+    @functools.cached_property
+    def _in_memory(self) -> bool:
+        """Whether all files are kept in memory."""
+        if not self.reads_by_index:
+            return False
+        return sum(files.stamp(path).size for path in self.list_files()) <= _IN_MEMORY_BYTES
+
+    def read_numbers(self, name: str, numbers: Sequence[int]) -> list[Record]:
+        """Single records of a file, which stays open.
+
+        Args:
+            name: the file.
+            numbers: which of its records; ascending.
+        """
+        if numbers and not files.is_remote(name) and numbers[0] >= 0 and numbers[-1] < self.count_records(name):
+            file = self._opened.get(name, lambda: self._kept_open(name))
+            if file.stamp() != self._stamps[name]:
+                raise _changed(name)
+            found = self._pick(file, name, numbers)
+            if found is not None:
+                return found
+        return super().read_numbers(name, numbers)
+
+    def _kept_open(self, path: str) -> files.OpenFile:
+        with self._open(path) as file:
+            return files.OpenFile(file, whole=self._in_memory)
+
     @property
     def skipped_records(self) -> int:
         """Records passed over as corrupt since this reader was made."""
@@ -230,6 +271,14 @@ class FileDataReader(DataReader, Generic[IndexT]):
     @abc.abstractmethod
     def _count(self, index: IndexT) -> int:
         """Number of records by an index."""
+
+    def _is_indexed(self, paths: Sequence[str]) -> bool:
+        """Whether it is known of some local files where each record is."""
+        return True
+
+    def _pick(self, file: files.OpenFile, path: str, numbers: Sequence[int]) -> list[Record] | None:
+        """Reads single records that exist; None if ``_scan`` is to do it, also to tell what is wrong with one."""
+        return None
 
     @abc.abstractmethod
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
@@ -161,6 +161,35 @@ def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
         raise _unreadable(path, error) from error
 
 
+class OpenFile:
+    """A local file of which parts are read, by several threads at once; closed when nobody has it any more.
+
+    Args:
+        file: it, open; may be closed then.
+        whole: read it into memory at once.
+
+    Attributes:
+        part: gives the bytes from a first one to one before the last.
+    """
+
+    def __init__(self, file: BinaryIO, *, whole: bool = False) -> None:
+        self._descriptor = descriptor = os.dup(file.fileno())
+        self.part: Callable[[int, int], bytes]
+        if whole:
+            data = file.read()
+            self.part = lambda start, end: data[start:end]
+        else:
+            read = os.pread
+            self.part = lambda start, end: read(descriptor, end - start, start)
+
+    def stamp(self) -> FileStamp:
+        """Its size and version now."""
+        return _stamp_by(os.fstat(self._descriptor))
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
 def stamp(path: str) -> FileStamp:
     """Size and version of a file.
 
@@ -170,8 +199,7 @@ def stamp(path: str) -> FileStamp:
     require_data(path, _reach)
     try:
         if not is_remote(path):
-            status = require_reach(local_path(path), _reach).stat()
-            return FileStamp(status.st_size, str(status.st_mtime_ns))
+            return _stamp_by(require_reach(local_path(path), _reach).stat())
         fs, inner = _filesystem(path)
         info = fs.info(inner)
     except DataError:
@@ -193,7 +221,10 @@ def stamp_of(file: BinaryIO, path: str) -> FileStamp | None:
     if is_remote(path):
         info = getattr(file, "details", None)
         return _stamp_from(info) if isinstance(info, dict) and info.get("size") is not None else None
-    status = os.fstat(file.fileno())
+    return _stamp_by(os.fstat(file.fileno()))
+
+
+def _stamp_by(status: os.stat_result) -> FileStamp:
     return FileStamp(status.st_size, str(status.st_mtime_ns))
 
 

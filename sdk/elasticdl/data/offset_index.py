@@ -1,4 +1,4 @@
-"""The byte offset of every Nth record of a file, and a folder where such indexes are kept between runs.
+"""The byte offset of each record of a file, or of every Nth one of a long file, and a folder where indexes are kept.
 
 An index file is ``magic, uint32 length, JSON, int64 offsets, uint32 CRC-32`` in little-endian order. It holds the
 size and version of the data file, so an index of a changed file is built anew. The folder is a convenience: an
@@ -14,7 +14,8 @@ import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ import numpy.typing as npt
 
 from elasticdl.data.files import FileStamp
 
-_MAGIC = b"EDLIDX1\n"
+_MAGIC = b"EDLIDX2\n"
 _UINT32 = struct.Struct("<I")
 
-#: An offset is kept for every this many records; a scan hops over fewer than this many to its first record.
+#: Of a file of more records an offset is kept for every this many; a scan hops over fewer than this to its first one.
 STRIDE = 64
+#: Up to so many records of a file, the offset of each is kept: 32 MiB.
+EACH_UP_TO = 1 << 22
 
 #: Files below this size are indexed faster than a kept index is found.
 _WORTH_KEEPING_BYTES = 4 << 20
@@ -40,15 +43,30 @@ class OffsetIndex:
 
     Attributes:
         records: number of records in the file.
-        offsets: int64 ``[ceil(records / STRIDE)]``, the byte offset of records 0, STRIDE, 2 STRIDE, ...
+        offsets: int64 ``[ceil(records / stride)]``, the byte offset of records 0, stride, 2 stride, ...
         end: one past the last byte of the last record.
         damage: what ended the index early, for a reader that skips damage; else empty.
+        stride: records from one offset to the next.
     """
 
     records: int
     offsets: npt.NDArray[np.int64]
     end: int
     damage: str = ""
+    stride: int = STRIDE
+
+    def thinned(self) -> OffsetIndex:
+        """The same with an offset for every ``STRIDE`` records."""
+        offsets = self.offsets[:: STRIDE // self.stride].copy()
+        return OffsetIndex(self.records, offsets, self.end, self.damage)
+
+    def places(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Where some records begin, and where they end; only where the offset of each is kept."""
+        chosen = np.asarray(numbers, dtype=np.int64)
+        ends = self.offsets[np.minimum(chosen + 1, self.records - 1)]
+        ends[chosen == self.records - 1] = self.end
+        starts: list[int] = self.offsets[chosen].tolist()
+        return starts, ends.tolist()
 
     def byte_range(self, start: int, end: int) -> tuple[int, int, int]:
         """The bytes that hold records ``start`` to ``end``.
@@ -56,10 +74,31 @@ class OffsetIndex:
         Returns:
             The first byte, one past the last byte, and the index of the record at the first byte.
         """
-        low = start // STRIDE
-        high = -(-end // STRIDE)
+        low = start // self.stride
+        high = -(-end // self.stride)
         last = int(self.offsets[high]) if high < len(self.offsets) else self.end
-        return int(self.offsets[low]), last, low * STRIDE
+        return int(self.offsets[low]), last, low * self.stride
+
+
+class OffsetCollector:
+    """Makes an index of the offsets of the records of a file, one after the other."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._stride = 1
+        self._offsets = array("q")
+
+    def add(self, starts: npt.NDArray[np.int64]) -> None:
+        """Takes the offsets of the next records."""
+        self._offsets.frombytes(np.ascontiguousarray(starts[-self.records % self._stride :: self._stride]).tobytes())
+        self.records += len(starts)
+        if self._stride == 1 and self.records > EACH_UP_TO:
+            self._offsets, self._stride = self._offsets[::STRIDE], STRIDE
+
+    def index(self, end: int, damage: str = "") -> OffsetIndex:
+        """The index of all records so far."""
+        offsets = np.frombuffer(self._offsets, dtype=np.int64) if self._offsets else np.empty(0, dtype=np.int64)
+        return OffsetIndex(self.records, offsets, end, damage, self._stride)
 
 
 class IndexFolder:
@@ -122,7 +161,7 @@ class IndexFolder:
 
 def _encode(index: OffsetIndex, path: str, stamp: FileStamp) -> bytes:
     head = {
-        "path": path, "size": stamp.size, "version": stamp.version, "stride": STRIDE,
+        "path": path, "size": stamp.size, "version": stamp.version, "stride": index.stride,
         "records": index.records, "end": index.end, "damage": index.damage,
     }  # fmt: skip
     text = json.dumps(head).encode()
@@ -137,9 +176,7 @@ def _decode(data: bytes, path: str, stamp: FileStamp) -> OffsetIndex | None:
     (length,) = _UINT32.unpack_from(body, len(_MAGIC))
     start = len(_MAGIC) + _UINT32.size
     head = json.loads(body[start : start + length])
-    if (head["path"], head["size"], head["version"], head["stride"]) != (
-        path, stamp.size, stamp.version, STRIDE,
-    ):  # fmt: skip
+    if (head["path"], head["size"], head["version"]) != (path, stamp.size, stamp.version):
         return None
     offsets = np.frombuffer(body, dtype="<i8", offset=start + length)
-    return OffsetIndex(head["records"], offsets.astype(np.int64), head["end"], head["damage"])
+    return OffsetIndex(head["records"], offsets.astype(np.int64), head["end"], head["damage"], head["stride"])

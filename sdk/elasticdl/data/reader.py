@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from elasticdl_core.errors import DataError
+from elasticdl_core.mixed_order import joined
 from elasticdl_core.shard import Shard
 
 __all__ = ["DataReader", "Feed", "Metadata", "Record", "RecordSpec", "Shard", "ShardLike"]
@@ -112,6 +113,26 @@ class DataReader(abc.ABC):
             DataError: the data is missing, unreadable, corrupt, or shorter than the ranges say.
         """
         return list(itertools.chain.from_iterable(map(self.read_records, ranges)))
+
+    @property
+    def reads_by_index(self) -> bool:
+        """Whether single records cost about as much as those that lie next to each other.
+
+        Shuffled records are then read one by one (``read_numbers``); else in blocks that are kept for a while.
+        """
+        return False
+
+    def read_numbers(self, name: str, numbers: Sequence[int]) -> list[Record]:
+        """Reads single records of a source, as shuffled reading needs them.
+
+        Args:
+            name: the source.
+            numbers: which of its records; ascending.
+
+        Raises:
+            DataError: the data is missing, unreadable, corrupt, or shorter than the numbers say.
+        """
+        return self.read_ranges([Shard(*one) for one in joined((name, one, one + 1) for one in numbers)])
 
     @property
     @abc.abstractmethod

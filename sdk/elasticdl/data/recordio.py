@@ -358,6 +358,10 @@ class Index:
         """Number of records in the file."""
         return self.chunks[-1].first + self.chunks[-1].records if self.chunks else 0
 
+    def position_of(self, number: int) -> int:
+        """Which of the chunks holds a record."""
+        return bisect.bisect_right(self._firsts, number) - 1
+
     def covering(self, start: int, end: int) -> Iterator[Chunk]:
         """The chunks that hold records ``start`` to ``end``."""
         if start >= end:
@@ -402,6 +406,11 @@ def read_part(file: BinaryIO, chunk: Chunk, places: Sequence[int], *, path: str)
     if len(data) != last - first or _LENGTH.unpack_from(data)[0] != places[1] - first - _LENGTH.size:
         raise corrupt_chunk("the chunk is not what it was when it was checked", chunk, path=path)
     return split(data, places, first)
+
+
+def is_record(part: bytes, size: int) -> bool:
+    """Whether some bytes are as many as they should be, and their length is that of one record."""
+    return len(part) == size and bool(_LENGTH.unpack_from(part)[0] == size - _LENGTH.size)
 
 
 def read_chunk(file: BinaryIO, chunk: Chunk, *, path: str) -> list[bytes]:

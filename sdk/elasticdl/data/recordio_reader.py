@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, TypeAlias
 
-from elasticdl.data import recordio
+from elasticdl.data import files, recordio
 from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.file_reader import BoundedCache, FileDataReader
 from elasticdl.data.reader import Metadata, Record, RecordSpec
@@ -17,7 +17,11 @@ from elasticdl.data.recordio import Chunk, Compressor
 #: checked whole at first; later only the records that are wanted are read.
 _PAYLOAD_BYTES = 64 << 20
 #: What is kept of where records begin.
-_PLACE_BYTES = 32 << 20
+_PLACE_BYTES = 64 << 20
+_UNPACKED = 3
+"""How many times as long compressed data is taken to be once it is decompressed."""
+_Known: TypeAlias = tuple[int, int, int, Sequence[int], bytes]
+"""Of a chunk: its first record, one past the last, where its payload begins, where records do in it, the payload."""
 
 
 class RecordIODataReader(FileDataReader[recordio.Index]):
@@ -53,6 +57,16 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
             _PLACE_BYTES, lambda places: 256 + (8 * len(places) if isinstance(places, array) else 0)
         )
 
+        self._checked: dict[str, dict[int, _Known]] = {}
+        self._checked_bytes = 0
+
+    def _is_indexed(self, paths: Sequence[str]) -> bool:
+        """Also whether what is compressed is kept once it is decompressed: if not, a record costs that of a chunk."""
+        first = next((chunk for path in paths for chunk in self.index_of(path).chunks), None)
+        if first is None or first.compressor is Compressor.NONE:
+            return True
+        return _UNPACKED * sum(files.stamp(path).size for path in paths) <= _PAYLOAD_BYTES
+
     @property
     def metadata(self) -> Metadata:
         """RecordIO knows nothing of what is in its records."""
@@ -72,6 +86,45 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
 
     def _count(self, index: recordio.Index) -> int:
         return index.num_records()
+
+    def _pick(self, file: files.OpenFile, path: str, numbers: Sequence[int]) -> list[Record] | None:
+        index, found = self.index_of(path), list[bytes]()
+        part, is_record, checked = file.part, recordio.is_record, self._checked.setdefault(path, {})
+        end = 0
+        for number in numbers:
+            if number >= end:
+                at = index.position_of(number)
+                try:
+                    first, end, begin, places, data = checked.get(at) or self._known(file, path, index.chunks[at])
+                except CorruptDataError:
+                    return None
+            low, high = places[number - first], places[number - first + 1]
+            if data:
+                found.append(data[low + 4 : high])
+                continue
+            record = part(begin + low, begin + high)
+            if not is_record(record, high - low):
+                return None
+            found.append(record[4:])
+        return found
+
+    def _known(self, file: files.OpenFile, path: str, chunk: Chunk) -> _Known:
+        """What it takes to read single records of a chunk; remembered of one that is not compressed."""
+        key, begin = (path, chunk.number), chunk.offset + recordio.HEADER.size
+
+        def read() -> bytes:
+            payload = file.part(begin, begin + chunk.size)
+            return recordio.decompress_payload(payload, chunk, path=path)
+
+        packed = chunk.compressor is not Compressor.NONE
+        data = self._payloads.get(key, read) if packed else read()
+        places = self._places.get(key, lambda: recordio.record_places(data, chunk, path=path))
+        known = (chunk.first, chunk.first + chunk.records, begin, places, data if packed else b"")
+        size = 8 * len(places) if isinstance(places, array) else 0
+        if not packed and self._checked_bytes + size <= _PLACE_BYTES:
+            self._checked[path][chunk.number] = known
+            self._checked_bytes += size + 256
+        return known
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         for chunk in self.index_of(path).covering(start, end):

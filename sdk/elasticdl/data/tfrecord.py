@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -19,7 +19,7 @@ import numpy as np
 
 from elasticdl.data import files
 from elasticdl.data.errors import CorruptDataError, DataError
-from elasticdl.data.offset_index import STRIDE, OffsetIndex
+from elasticdl.data.offset_index import OffsetCollector, OffsetIndex
 from elasticdl.data.record_file import checked_record, open_new
 
 _HEADER = struct.Struct("<QI")
@@ -30,6 +30,7 @@ _BLOCK_BYTES = 1 << 20
 #: After a record longer than this, the index fetches headers alone instead of whole blocks.
 _LONG_RECORD = 64 << 10
 _SHORT_BLOCK = 4 << 10
+_COLLECTED = 1 << 16
 #: Lengths whose checksum was seen to be right; bounded, as hostile files may have a new length in each record.
 _KNOWN_HEADERS = 1 << 16
 GZIP_MAGIC = b"\x1f\x8b"
@@ -119,22 +120,25 @@ def build_index(path: str, *, tolerate_damage: bool = False) -> OffsetIndex:
         DataError: the file is missing, unreadable or compressed.
     """
     size = files.stamp(path).size
-    offsets = array("q")
-    records = position = 0
+    collector, found = OffsetCollector(), array("q")
+    position = 0
     damage = ""
     with files.open_for_reading(path, block_size=0) as file:
         refuse_compressed(file.read(_HEADER.size), path)
         try:
             for position in _record_offsets(file, path, size):
-                if records % STRIDE == 0:
-                    offsets.append(position)
-                records += 1
+                found.append(position)
+                if len(found) == _COLLECTED:
+                    collector.add(np.asarray(found, dtype=np.int64))
+                    found = array("q")
             position = size
         except _Damage as error:
             if not tolerate_damage:
-                raise CorruptDataError(error.reason, path=path, offset=error.offset, record=records) from None
+                record = collector.records + len(found)
+                raise CorruptDataError(error.reason, path=path, offset=error.offset, record=record) from None
             position, damage = error.offset, error.reason
-    return OffsetIndex(records, np.asarray(offsets, dtype=np.int64), position, damage)
+    collector.add(np.asarray(found, dtype=np.int64))
+    return collector.index(position, damage)
 
 
 class _Damage(Exception):
@@ -178,6 +182,26 @@ def _record_offsets(file: BinaryIO, path: str, size: int) -> Iterator[int]:
         position = base + inside
         if 0 < size - position < _HEADER.size:
             raise _Damage(f"the file ends inside a record's length ({size - position} of 12 bytes)", position)
+
+
+def single_records(parts: Iterable[bytes]) -> list[bytes] | None:
+    """The records of the bytes of single ones; None if one is not as it should be.
+
+    The checksums of the lengths were looked at when the file was indexed.
+    """
+    records: list[bytes] = []
+    length, unpack, crc32c = _LENGTH.unpack_from, _CRC.unpack_from, google_crc32c.value
+    frame, head = _FRAME, _HEADER.size
+    for part in parts:
+        after = len(part) - 4
+        if after < head or length(part)[0] + frame != after + 4:
+            return None
+        record = part[head:after]
+        crc = crc32c(record)
+        if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != unpack(part, after)[0]:
+            return None
+        records.append(record)
+    return records
 
 
 def scan(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, BinaryIO, ClassVar
 
-from elasticdl.data import files, tfrecord
-from elasticdl.data.file_reader import FileDataReader
-from elasticdl.data.offset_index import IndexFolder, OffsetIndex
-from elasticdl.data.params import take
+from elasticdl.data import tfrecord
+from elasticdl.data.offset_index import OffsetIndex
+from elasticdl.data.offset_reader import OffsetFileReader
 from elasticdl.data.reader import Metadata, Record, RecordSpec
 
 
-class TFRecordDataReader(FileDataReader[OffsetIndex]):
+class TFRecordDataReader(OffsetFileReader):
     """Reads TFRecord files; each record is ``bytes``.
 
     Args:
@@ -28,15 +27,6 @@ class TFRecordDataReader(FileDataReader[OffsetIndex]):
     kind: ClassVar[str] = "tfrecord"
     params: ClassVar[tuple[str, ...]] = ("index_cache",)
 
-    def __init__(
-        self,
-        data_origin: str,
-        records_per_task: int | None = None,
-        reader_params: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(data_origin, records_per_task, reader_params)
-        self._folder = IndexFolder.of(take(self.reader_params, "index_cache", (str, bool), None))
-
     @property
     def metadata(self) -> Metadata:
         """TFRecord knows nothing of what is in its records."""
@@ -48,17 +38,18 @@ class TFRecordDataReader(FileDataReader[OffsetIndex]):
         return RecordSpec("bytes")
 
     def _load_index(self, path: str) -> OffsetIndex:
-        stamp = files.stamp(path)
-        how = {"kind": self.kind, "skip": self._skip}
-        index = self._folder.load(path, stamp, how)
-        if index is None:
-            index = tfrecord.build_index(path, tolerate_damage=self._skip)
-            self._folder.save(path, stamp, how, index)
+        index = super()._load_index(path)
         self._note_damage(path, index.damage and f"byte {index.end}: {index.damage}")
         return index
 
-    def _count(self, index: OffsetIndex) -> int:
-        return index.records
+    def _index_settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, "skip": self._skip}
+
+    def _build_index(self, path: str) -> OffsetIndex:
+        return tfrecord.build_index(path, tolerate_damage=self._skip)
+
+    def _parse_singles(self, path: str, parts: list[bytes]) -> list[Record] | None:
+        return tfrecord.single_records(parts)
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         at = start

@@ -15,7 +15,7 @@ from functools import partial
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import BlockReading, Reading
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
@@ -296,13 +296,20 @@ def _told(request: pb.ReportRequest | pb.ReturnRequest, owner: str) -> dict[str,
 
 
 def _reading(reading: Reading) -> pb.Reading:
-    names = {name: number for number, name in enumerate(dict.fromkeys(one.name for one in reading.ranges))}
-    return pb.Reading(
+    ranges = reading.ranges if isinstance(reading, BlockReading) else reading.sources
+    names = {name: number for number, name in enumerate(dict.fromkeys(one.name for one in ranges))}
+    message = pb.Reading(
         first=reading.first,
-        key=reading.key,
         names=list(names),
-        ranges=[number for one in reading.ranges for number in (names[one.name], one.start, one.end)],
+        ranges=[number for one in ranges for number in (names[one.name], one.start, one.end)],
     )
+    if isinstance(reading, BlockReading):
+        message.key = reading.key
+        return message
+    message.key, message.block, message.readers = reading.pool, reading.block, reading.readers
+    message.bases.extend(reading.bases)
+    message.numbers.extend(reading.numbers)
+    return message
 
 
 def _member_call(request: pb.MeetRequest, owner: str) -> MemberCall:

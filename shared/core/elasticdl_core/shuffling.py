@@ -1,14 +1,14 @@
 """The random order of records, as a pure function of the plan, the seed and the epoch.
 
-The records of all parts of a plan, one after the other, are cut into blocks of consecutive records, and the blocks
-are permuted. A part of the plan keeps its name and its range of *positions*, which the queue and the ledger talk of;
-the records at these positions are those of some 16 blocks from all over the data, and within a window of positions
-they come in a random order of their own. Whoever asks for the positions ``[start, end)`` of a part gets the same
-records in the same order, so a task that is done again, or the rest of one, is exact; and every record is at exactly
-one position of an epoch.
+A part of the plan keeps its name and its range of *positions*, which the queue and the ledger talk of; its reading
+tells which records these are. Whoever asks for the positions ``[start, end)`` of a part gets the same records in the
+same order, so a task that is done again, or the rest of one, is exact; and every record is at exactly one position of
+an epoch. Nothing is stored.
 
-Nothing is stored, and only one window is shuffled in memory: the permutation of blocks is computed
-number by number, so it takes the same time for a thousand records as for 10^12.
+The default order is that of ``mixed_order``: as good as a full shuffle. Whoever gives a length of blocks trades that
+for fewer places to read: the records of all parts, one after the other, are cut into blocks of consecutive records,
+the blocks are permuted, and within a window of positions their records come in a random order of their own. Plans of
+the time before the mixed order have that one, with blocks of a sixteenth of a part.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from elasticdl_core.mixed_order import MixedOrder, MixedReading, Span, joined
 from elasticdl_core.shard import Shard
 
 WINDOW_RECORDS = 1024
@@ -28,8 +29,6 @@ WINDOW_RECORDS = 1024
 BLOCKS_PER_WINDOW = 16
 SPAN_PARTS = 4096
 """Parts among which records are exchanged in epoch 0, while listing goes on; in later epochs all of them are."""
-Span: TypeAlias = tuple[str, int, int]
-"""A range of records: the name of its source, the first record, and one past the last."""
 _MASK = (1 << 64) - 1
 _FEISTEL_ROUNDS = 6
 
@@ -136,8 +135,8 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the positions of a task, or of a part of one, are read.
+class BlockReading:
+    """How the positions of a task, or of a part of one, are read where blocks of records stay together.
 
     Attributes:
         first: the position of the first record of ``ranges``; a window begins there.
@@ -155,6 +154,17 @@ class Reading:
             wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]
             yield Window(ranges, tuple(wanted))
 
+    def in_order(self, start: int, end: int) -> Iterator[tuple[str, int]]:
+        """The source and the number of the record at each of the positions ``[start, end)``."""
+        for window in self.windows(start, end):
+            found = [(one.name, number) for one in window.ranges for number in range(one.start, one.end)]
+            yield from (found[at] for at in window.order)
+
+    def example(self, records: int) -> Shard:
+        """Some records that lie next to each other, at most so many."""
+        one = self.ranges[0]
+        return Shard(one.name, one.start, min(one.start + records, one.end))
+
     def records(self, start: int, end: int) -> list[Shard]:
         """The very records at the positions ``[start, end)``, as sorted ranges."""
         return [Shard(*one) for one in self.spans(start, end)]
@@ -167,7 +177,7 @@ class Reading:
                 found += map(_span, ranges)  # all of them, in whatever order
                 continue
             found += _picked(ranges, sorted(_shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]))
-        return _joined(sorted(found))
+        return joined(sorted(found))
 
     def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
         """The windows that hold positions of ``[start, end)``: first position, number of records, and ranges."""
@@ -184,6 +194,10 @@ class Reading:
                     at, held, taken = at + held, 0, []
         if held and max(start, at) < min(end, at + held):
             yield at, held, tuple(taken)
+
+
+Reading: TypeAlias = BlockReading | MixedReading
+"""How positions are read, in either order."""
 
 
 @lru_cache(maxsize=8)
@@ -216,20 +230,9 @@ def _span(one: Shard) -> Span:
     return one.name, one.start, one.end
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Joins adjacent spans."""
-    result: list[Span] = []
-    for one in spans:
-        if result and result[-1][2] == one[1] and result[-1][0] == one[0]:
-            result[-1] = (one[0], result[-1][1], one[2])
-        else:
-            result.append(one)
-    return result
-
-
 def merged(ranges: Iterable[Shard]) -> list[Shard]:
     """Merges adjacent ranges."""
-    return [Shard(*one) for one in _joined(map(_span, ranges))]
+    return [Shard(*one) for one in joined(map(_span, ranges))]
 
 
 def described(ranges: Sequence[Shard], limit: int = 3) -> str:
@@ -244,16 +247,19 @@ class RecordOrder:
 
     Args:
         seed: seeds all orders.
-        block: records that stay together; 0 chooses a sixteenth of a part, or of a window if that is less.
+        block: records that stay together; 0 for none. Where single records are not mixed all the same, 0 is for a
+            sixteenth of a part, or of a window if that is less.
+        mixed: whether single records are mixed; None if no block is given.
     """
 
-    def __init__(self, seed: int, block: int = 0) -> None:
+    def __init__(self, seed: int, block: int = 0, *, mixed: bool | None = None) -> None:
         self._seed = seed
         self._block = block
         self._parts: list[Shard] = []
         self._offsets = [0]
         self._sources: list[Shard] = []
         self._places_from = [0]
+        self._mixed = MixedOrder(seed) if (block == 0 if mixed is None else mixed) else None
 
     def extend(self, parts: Sequence[Shard], sources: Iterable[Shard] | None = None) -> None:
         """Appends parts.
@@ -269,8 +275,10 @@ class RecordOrder:
         for source in parts if sources is None else sources:
             self._sources.append(source)
             self._places_from.append(self._places_from[-1] + source.records)
+            if self._mixed is not None:
+                self._mixed.append(source)
 
-    def reading(self, epoch: int, index: int, start: int, end: int) -> Reading:
+    def reading(self, epoch: int, index: int, start: int, end: int, readers: int = 1) -> Reading:
         """How to read the positions ``[start, end)`` of a part.
 
         Args:
@@ -278,14 +286,20 @@ class RecordOrder:
             index: the part.
             start: first position, from ``part.start`` on.
             end: one past the last one, at most ``part.end``.
+            readers: how many share the positions; no order follows from that.
         """
         part = self._parts[index]
+        first, last = self._span(epoch, index)
+        base, records = self._offsets[first], self._offsets[last] - self._offsets[first]
+        at = self._offsets[index] - base - part.start
+        if self._mixed is not None:
+            block, key = _default_block(records, last - first), f"{epoch}:{first}"
+            return self._mixed.reading(key, (base, records), block, (start, start + at, end + at), readers)
         low = (start - part.start) // WINDOW_RECORDS * WINDOW_RECORDS
         high = min(-(-(end - part.start) // WINDOW_RECORDS) * WINDOW_RECORDS, part.records)
-        first, last = self._span(epoch, index)
-        base = self._offsets[index] - self._offsets[first]
-        ranges = self._ranges(epoch, first, last, base + low, base + high)
-        return Reading(part.start + low, f"{self._seed}:{epoch}:{index}", tuple(merged(ranges)))
+        at += part.start
+        ranges = self._ranges(epoch, first, last, at + low, at + high)
+        return BlockReading(part.start + low, f"{self._seed}:{epoch}:{index}", tuple(merged(ranges)))
 
     def _span(self, epoch: int, index: int) -> tuple[int, int]:
         if epoch > 0:
@@ -296,7 +310,7 @@ class RecordOrder:
     def _ranges(self, epoch: int, first: int, last: int, low: int, high: int) -> Iterator[Shard]:
         """The records at the positions ``[low, high)`` of a span, in the order of its blocks."""
         base, records = self._offsets[first], self._offsets[last] - self._offsets[first]
-        block = self._block or max(1, min(WINDOW_RECORDS, records // (last - first)) // BLOCKS_PER_WINDOW)
+        block = self._block or _default_block(records, last - first)
         whole, rest = divmod(records, block)
         permutation = _permutation(whole, f"{self._seed}:{epoch}:{first}")
         # The short block at the end of the data has a place of its own among the others.
@@ -323,3 +337,8 @@ class RecordOrder:
                 yield Shard(source.name, source.start + start - offset, source.start + until - offset)
             start = until
             index += 1
+
+
+def _default_block(records: int, parts: int) -> int:
+    """Records of a block where nobody says how many."""
+    return max(1, min(WINDOW_RECORDS, records // parts) // BLOCKS_PER_WINDOW)

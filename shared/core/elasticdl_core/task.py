@@ -6,8 +6,9 @@ import enum
 from dataclasses import dataclass, replace
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.mixed_order import Span
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading, Span
+from elasticdl_core.shuffling import Reading
 
 
 class TaskType(enum.StrEnum):

@@ -13,21 +13,23 @@ from elasticdl_core.shuffling import Permutation, RecordOrder, cut, described, m
 
 pytestmark = pytest.mark.unit
 
+ORDERS = [
+    ["s1422", "s0289", "s1504", "s1523", "s1840"],
+    ["s1480", "s052", "s1232", "s1339", "s1144"],
+    ["s1168", "s1626", "s069", "s1485", "s0217"],
+]
+
 
 def read(order: RecordOrder, epoch: int, index: int, start: int, end: int) -> list[tuple[str, int]]:
     """The records at some positions of a part, in order, as a worker reads them."""
-    found = []
-    for window in order.reading(epoch, index, start, end).windows(start, end):
-        places = [(one.name, number) for one in window.ranges for number in range(one.start, one.end)]
-        found += [places[i] for i in window.order]
-    return found
+    return list(order.reading(epoch, index, start, end).in_order(start, end))
 
 
 def make(
-    sizes: list[int], *, records_per_task: int, seed: int = 3, block: int = 0
+    sizes: list[int], *, records_per_task: int, seed: int = 3, block: int = 0, mixed: bool | None = None
 ) -> tuple[RecordOrder, list[Shard]]:
     parts = cut([Shard(f"s{i}", i, i + size) for i, size in enumerate(sizes)], records_per_task)
-    order = RecordOrder(seed, block)
+    order = RecordOrder(seed, block, mixed=mixed)
     order.extend(parts)
     return order, parts
 
@@ -74,17 +76,18 @@ def test_a_task_in_pieces_reads_what_it_reads_as_a_whole(cuts: list[int], block:
     assert pieces == read(order, 1, 1, part.start, part.end)
 
 
-def test_seed_and_round_give_other_orders_and_equal_ones_the_same() -> None:
-    first, parts = make([5000], records_per_task=512)
-    same, _ = make([5000], records_per_task=512)
-    other, _ = make([5000], records_per_task=512, seed=4)
+@pytest.mark.parametrize("block", [0, 32])
+def test_seed_and_round_give_other_orders_and_equal_ones_the_same(block: int) -> None:
+    first, parts = make([5000], records_per_task=512, block=block)
+    same, _ = make([5000], records_per_task=512, block=block)
+    other, _ = make([5000], records_per_task=512, seed=4, block=block)
     whole = parts[0].start, parts[0].end
     assert read(first, 0, 0, *whole) == read(same, 0, 0, *whole)
     assert len({tuple(read(one, r, 0, *whole)) for one in (first, other) for r in (0, 1)}) == 4
 
 
-def test_each_task_reads_some_sixteen_blocks_from_all_over_the_data() -> None:
-    order, parts = make([2000] * 10, records_per_task=512)
+def test_plans_of_the_time_before_read_some_sixteen_blocks_from_all_over_the_data() -> None:
+    order, parts = make([2000] * 10, records_per_task=512, mixed=False)
     for index, part in enumerate(parts):
         ranges = order.reading(0, index, part.start, part.end).ranges
         assert len(ranges) <= 2 * shuffling.BLOCKS_PER_WINDOW + 2
@@ -92,8 +95,9 @@ def test_each_task_reads_some_sixteen_blocks_from_all_over_the_data() -> None:
             assert len({one.name for one in ranges}) >= 4
 
 
-def test_each_pass_cuts_its_tasks_from_other_blocks() -> None:
-    order, parts = make([5000], records_per_task=512)
+@pytest.mark.parametrize("block", [0, 32])
+def test_each_pass_cuts_its_tasks_from_other_blocks(block: int) -> None:
+    order, parts = make([5000], records_per_task=512, block=block)
     whole = parts[0].start, parts[0].end
     first, second = (set(read(order, number, 0, *whole)) for number in (1, 2))
     assert len(first & second) < 256
@@ -139,6 +143,16 @@ def test_the_records_of_microbatches_are_sorted_ranges_that_do_not_touch(block: 
             named = [(one.name, at) for one in ranges for at in range(one.start, one.end)]
             assert named == sorted(read(order, 1, index, start, end))
             assert ranges == merged(ranges), "neighbours are one range"
+
+
+def test_orders_are_what_they_were() -> None:
+    """Plans are durable: a task that is done again after an update of the software reads the same records."""
+    sizes = [300, 900]
+    found = [
+        [f"{name}{at}" for name, at in read(make(sizes, records_per_task=512, **how)[0], 1, 1, 1, 6)]
+        for how in ({"mixed": False}, {"block": 8}, {})
+    ]
+    assert found == ORDERS
 
 
 def test_ranges_in_words() -> None:

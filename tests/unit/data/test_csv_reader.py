@@ -72,15 +72,22 @@ def test_a_block_border_may_fall_anywhere(tmp_path: Path) -> None:
     path = _file(tmp_path / "f.csv", text)
     for block_bytes in range(4, len(text.encode()) + 2):
         index = csv_index.build_index(path, Dialect(), with_header=False, block_bytes=block_bytes)
-        assert (index.records, index.offsets.tolist()) == (4, [3])
+        assert (index.records, index.offsets.tolist()) == (4, [3, 12, 19, 29])
 
 
-def test_offsets_are_kept_of_every_64th_record(tmp_path: Path) -> None:
+def test_of_long_files_offsets_are_kept_of_every_64th_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _file(tmp_path / "f.csv", "name,n\n" + "".join(f"row,{n:04d}\n" for n in range(200)))
+    each = csv_index.build_index(path, Dialect(), with_header=True, block_bytes=7)
+    assert each.offsets.tolist() == [7 + 9 * n for n in range(200)]
+    monkeypatch.setattr("elasticdl.data.offset_index.EACH_UP_TO", 100)
     for block_bytes in (7, 100, 1 << 20):
         index = csv_index.build_index(path, Dialect(), with_header=True, block_bytes=block_bytes)
         assert index.records == 200
         assert index.offsets.tolist() == [7 + 9 * n for n in (0, 64, 128, 192)]
+        assert index.stride == 64
+    reader = CSVDataReader(path)
+    assert not reader.reads_by_index
+    assert reader.read_numbers(path, [3, 70, 71, 199]) == [["row", f"{n:04d}"] for n in (3, 70, 71, 199)]
 
 
 def test_long_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl.data import DataReader, Shard, create_data_reader, files, recordio, tfrecord
-from elasticdl.data.errors import CorruptDataError
+from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.recordio import Compressor, Index
 from elasticdl.data.recordio_reader import RecordIODataReader
 
@@ -62,6 +63,97 @@ def test_ranges_give_the_records_of_each_one_after_the_other(
     ranges = [Shard(names[file], low, min(low + size, RECORDS)) for file, low, size in wanted]
     expected = [record for one in ranges for record in everything[one.name][one.start : one.end]]
     assert reader.read_ranges(ranges) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["none", "snappy", "gzip", "equal", "tfrecord", "csv"]),
+    wanted=st.sets(st.integers(0, RECORDS - 1)),
+)
+def test_single_records_are_those_of_the_numbers(readers: dict[str, DataReader], kind: str, wanted: set[int]) -> None:
+    reader = readers[kind]
+    assert reader.reads_by_index
+    name = next(iter(reader.create_shards())).name
+    everything = list(reader.read_records(Shard(name, 0, RECORDS)))
+    assert reader.read_numbers(name, sorted(wanted)) == [everything[number] for number in sorted(wanted)]
+
+
+@pytest.mark.parametrize("kind", ["none", "snappy", "tfrecord", "csv"])
+def test_damage_is_told_by_single_records_as_by_ranges(kind: str, tmp_path: Path) -> None:
+    records = [f"record,{number:03d}".encode() for number in range(40)]
+    path = tmp_path / f"a.{kind if kind in ('tfrecord', 'csv') else 'recordio'}"
+    if kind == "csv":
+        path.write_bytes(b"".join(record + b"\n" for record in records))
+    else:
+        made = tfrecord.TFRecordWriter(path) if kind == "tfrecord" else recordio.Writer(path, 60, kind)
+        with made as writer:
+            for record in records:
+                writer.write(record)
+    name, whole = str(path), path.read_bytes()
+    at = (
+        Index(name).chunks[Index(name).position_of(21)].offset + 30
+        if kind == "snappy"
+        else whole.index(b"record,021")
+    )
+    path.write_bytes(whole[:at] + b"\xff\xfe" + whole[at + 2 :])
+    params = {"with_header": False} if kind == "csv" else {}
+    with pytest.raises(CorruptDataError) as expected:
+        create_data_reader(name, None, params).read_ranges([Shard(name, 21, 22)])
+    with pytest.raises(CorruptDataError) as caught:
+        create_data_reader(name, None, params).read_numbers(name, [3, 21])
+    assert caught.value.message == expected.value.message
+    reader = create_data_reader(name, None, {**params, "on_corrupt": "skip"})
+    assert len(reader.read_numbers(name, [3, 21])) == 1
+    assert reader.skipped_records >= 1
+    with pytest.raises(DataError, match="the shard asks for records 40 to 41"):
+        reader.read_numbers(name, [3, 40])
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_files_stay_open_while_their_records_are_read_one_by_one(
+    long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    original = files.OpenFile
+
+    def opening(file: BinaryIO, *, whole: bool) -> files.OpenFile:
+        assert whole is not long
+        opened.append(file.name)
+        return original(file, whole=whole)
+
+    monkeypatch.setattr(files, "OpenFile", opening)
+    if long:
+        monkeypatch.setattr("elasticdl.data.file_reader._IN_MEMORY_BYTES", 100)
+    for part in range(3):
+        (tmp_path / f"{part}.csv").write_text("".join(f"{part},{number}\n" for number in range(50)))
+    reader = create_data_reader(str(tmp_path), None, {"with_header": False})
+    names = [shard.name for shard in reader.create_shards()]
+    for number in range(50):
+        for name in names:
+            assert reader.read_numbers(name, [number]) == [[name[-5], str(number)]]
+    assert list(map(str, opened)) == names
+    (tmp_path / "1.csv").write_text("1,1\n" * 50)
+    with pytest.raises(DataError, match="was changed while it is being read"):
+        reader.read_numbers(names[1], [3])
+    monkeypatch.setattr("elasticdl.data.file_reader._OPEN_FILES", 2)
+    assert not create_data_reader(str(tmp_path), None, {"with_header": False}).reads_by_index
+
+
+def test_what_is_not_near_does_not_read_by_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed chunks that are not all kept cost a chunk for a record; files of a store cost a question each."""
+    with recordio.Writer(tmp_path / "a.recordio") as writer:
+        for number in range(1000):
+            writer.write(number.to_bytes(4, "little") * 30)
+    path = str(tmp_path / "a.recordio")
+    assert create_data_reader(path).reads_by_index
+    monkeypatch.setattr("elasticdl.data.recordio_reader._PAYLOAD_BYTES", 1000)
+    assert not create_data_reader(path).reads_by_index
+    fsspec = pytest.importorskip("fsspec")
+    with fsspec.open("memory://bucket/a.csv", "w") as file:
+        file.write("1,2\n3,4\n5,6\n")
+    remote = create_data_reader("memory://bucket/a.csv", None, {"with_header": False})
+    assert not remote.reads_by_index
+    assert remote.read_numbers("memory://bucket/a.csv", [0, 2]) == [["1", "2"], ["5", "6"]]
 
 
 class CountingFile(io.BytesIO):

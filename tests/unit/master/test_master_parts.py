@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from elasticdl.data import columns_of, create_data_reader
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import SPAN_PARTS, cut
+from elasticdl_core.shuffling import SPAN_PARTS, BlockReading, cut
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
@@ -127,6 +128,20 @@ class TestPlan:
         other = TaskPlan(TaskType.TRAINING, 1)
         other.adopt(mapping)
         assert other.reading(other.task(0, 3)) is None
+
+    @pytest.mark.parametrize("block", [0, 5])
+    def test_a_plan_made_before_single_records_were_mixed_keeps_its_blocks(self, block: int) -> None:
+        plan = TaskPlan(TaskType.TRAINING, 10, 3, seed=1, shuffle=True, block=block)
+        plan.extend([Shard("a", 0, 95)], last=True)
+        assert isinstance(plan.reading(plan.task(0, 3)), MixedReading if block == 0 else BlockReading)
+        mapping = plan.to_mapping()
+        del mapping["mixed"]
+        other = TaskPlan(TaskType.TRAINING, 1)
+        other.adopt(mapping)
+        assert isinstance(other.reading(other.task(0, 3)), BlockReading)
+        again = TaskPlan(TaskType.TRAINING, 1)
+        again.adopt(other.to_mapping())
+        assert again.reading(again.task(2, 3)) == other.reading(other.task(2, 3))
 
 
 class TestEpochLedger:

@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.group.steps import ComputePass, Step
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import BlockReading
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.group.entries import entry_of
 from elasticdl_worker.group.reader import MicrobatchReader
@@ -20,7 +20,7 @@ from elasticdl_worker.reporting.traces import TraceWriter, describe_records
 
 pytestmark = pytest.mark.unit
 SIZE, MICROBATCHES = 5, 4
-READING = Reading(0, "a key", (Shard("a", 100, 130), Shard("b", 7, 27)))
+READING = BlockReading(0, "a key", (Shard("a", 100, 130), Shard("b", 7, 27)))
 TASK = Task(TaskId(TaskType.TRAINING, 0, 0, 0, 50), Shard("a", 0, 50), reading=READING)
 
 

@@ -14,6 +14,10 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shuffling import RecordOrder, cut
 from elasticdl_core.task import Task, TaskId, TaskType
+from elasticdl_master import servicer
+from elasticdl_worker.group.entries import entry_of, lease_of
+from elasticdl_worker.master import client
+from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.reporting.traces import TraceWriter
 from elasticdl_worker.trainers.shuffled import ShuffledRecords
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
@@ -107,12 +111,13 @@ def test_a_record_that_is_passed_over_does_not_move_the_others(tmp_path: Path) -
     assert sum(passed_over) == 2 * (300 // 7)
 
 
-def test_who_reads_in_small_parts_reads_each_window_once() -> None:
+@pytest.mark.parametrize("block", [0, 12])
+def test_who_reads_in_small_parts_reads_each_window_once(block: int) -> None:
     """As members of a group do, a microbatch at a time; what is done again is read again."""
     numbers = Numbers()
     reader = create_data_reader("", custom=numbers)
     parts = cut(reader.create_shards(), 200)
-    order = RecordOrder(seed=1)
+    order = RecordOrder(1, block)
     order.extend(parts)
     reading = order.reading(0, 0, 0, 200)
     whole = [one for batch in ShuffledRecords(reader).read_batches(parts[0], reading, 200) for one in batch]
@@ -123,10 +128,22 @@ def test_who_reads_in_small_parts_reads_each_window_once() -> None:
         return [one for batch in records.read_batches(Shard("a", start, end), reading, 1 << 30) for one in batch]
 
     assert [one for start in range(0, 200, 30) for one in read(start, min(start + 30, 200))] == whole
-    asked = sorted(number for _, start, end in numbers.asked for number in range(start, end))
-    assert len(asked) == 200, "each record was read once"
+    asked = [(name, number) for name, start, end in numbers.asked for number in range(start, end)]
+    assert len(asked) == len(set(asked)), "each record was read once"
+    known = len(numbers.asked)
     assert read(60, 90) == whole[60:90]
-    assert len(numbers.asked) > len(reading.ranges), "a record is given once: whoever gets it may change it"
+    assert len(numbers.asked) > known, "a record is given once: whoever gets it may change it"
+
+
+@pytest.mark.parametrize("block", [0, 5])
+def test_readings_are_the_same_at_a_worker_and_at_the_other_members_of_its_group(block: int) -> None:
+    order = RecordOrder(1, block)
+    order.extend(cut([Shard("a", 0, 95), Shard("b", 10, 20)], 40))
+    reading = order.reading(1, 1, 43, 80, 3)
+    told = client._reading(servicer._reading(reading))
+    assert told == reading
+    task = Task(TaskId(TaskType.TRAINING, 1, 1, 43, 80), Shard("a", 43, 80), reading=told)
+    assert lease_of(entry_of(LeasedTask(task, "1.1.1"))).task == task
 
 
 def test_parts_of_a_window_count_their_own_records_that_are_passed_over(tmp_path: Path) -> None:
@@ -177,7 +194,7 @@ def test_an_error_of_feed_names_the_records_that_it_was_given(tmp_path: Path) ->
     reading = order.reading(0, 0, 0, 64)
     with pytest.raises(UserCodeError) as caught:
         list(pipeline.minibatches(parts[0], reading))
-    first = reading.ranges[0]
+    first = reading.records(0, 64)[0]
     assert f"records {first.start} to {first.end} of {first.name}" in caught.value.message
     assert "other ranges" in caught.value.message
 

@@ -216,7 +216,8 @@ class JobMachine:
         version = run.model_version if run is not None else -1
         data = to_json(self._payload(lease.task))
         payload = json.dumps(data, allow_nan=False) if data else ""
-        return Task(lease.task, self.plans.shard_of(lease.task), version, payload, self.plans.reading(lease.task))
+        reading = self.plans.reading(lease.task, max(1, len(self.workers.living)))
+        return Task(lease.task, self.plans.shard_of(lease.task), version, payload, reading)
 
     def _payload(self, task: TaskId) -> dict[str, Any]:
         run = self.evaluations.of(task)

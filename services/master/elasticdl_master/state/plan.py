@@ -35,7 +35,8 @@ class TaskPlan:
             plan of the validation data once, under its number.
         seed: seeds the order within an epoch.
         shuffle: whether the records come in random order.
-        block: records that stay together when they are shuffled; 0 chooses.
+        block: records that stay together when they are shuffled; 0 for none.
+        mixed: whether single records are mixed; else blocks of them, of a length that is chosen if none is given.
         shards: what was listed so far.
         listed: whether that is all.
         damaged: files whose rest cannot be read and is left out, and what is wrong with them.
@@ -56,9 +57,10 @@ class TaskPlan:
     parts: list[Shard] = field(default_factory=list)
     records: int = 0
     joins: bool = field(init=False)
+    mixed: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.joins = self.shuffle
+        self.joins, self.mixed = self.shuffle, self.block == 0
         self._rest: Shard | None = None
         self._order = RecordOrder(self.seed, self.block)
 
@@ -98,11 +100,16 @@ class TaskPlan:
         part = self.parts[index]
         return TaskId(self.type, number, index, part.start, part.end)
 
-    def reading(self, task: TaskId) -> Reading | None:
-        """Where the records of a task, or of a part of one, lie; None where its range says it."""
+    def reading(self, task: TaskId, workers: int = 1) -> Reading | None:
+        """Where the records of a task, or of a part of one, lie; None where its range says it.
+
+        Args:
+            task: the task.
+            workers: how many share the work now, for whoever may read more than the task's own records.
+        """
         if not self.shuffle:
             return None
-        return self._order.reading(task.epoch, task.index, task.start, task.end)
+        return self._order.reading(task.epoch, task.index, task.start, task.end, workers)
 
     def shard_of(self, task: TaskId) -> Shard:
         """The records that a task, or a part of one, stands for."""
@@ -124,6 +131,7 @@ class TaskPlan:
             "shuffle": self.shuffle,
             "block": self.block,
             "joins": self.joins,
+            "mixed": self.mixed,
             "rounds": self.epochs,
             **({"damaged": dict(self.damaged)} if self.damaged else {}),
         }
@@ -136,7 +144,9 @@ class TaskPlan:
         self.block, self.epochs = int(mapping.get("block", 0)), int(mapping["rounds"])
         # One of the time before tasks went over the ends of shards has the tasks that it had.
         self.joins = self.shuffle and bool(mapping.get("joins", False))
-        self._order = RecordOrder(self.seed, self.block)
+        # One of the time before single records were mixed keeps its blocks.
+        self.mixed = bool(mapping.get("mixed", False))
+        self._order = RecordOrder(self.seed, self.block, mixed=self.mixed)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})
 
@@ -241,10 +251,10 @@ class JobPlans:
         plan = self.of(task.type)
         return plan.shard_of(task) if plan is not None and plan.holds(task) else Shard("", 0, 0)
 
-    def reading(self, task: TaskId) -> Reading | None:
-        """Where the records of a task lie, if they are shuffled."""
+    def reading(self, task: TaskId, workers: int = 1) -> Reading | None:
+        """Where the records of a task lie, if they are shuffled; ``workers`` share the work now."""
         plan = self.of(task.type)
-        return plan.reading(task) if plan is not None and plan.holds(task) else None
+        return plan.reading(task, workers) if plan is not None and plan.holds(task) else None
 
     def describe(self, task: TaskId) -> str:
         """Where a task's records lie, in words."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from elasticdl_core.group.member import Book
 from elasticdl_core.group.steps import Entry
+from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import BlockReading, Reading
 from elasticdl_core.task import Task, lease_order
 from elasticdl_worker.master.client import LeasedTask
 
@@ -21,9 +23,7 @@ def entry_of(lease: LeasedTask) -> Entry:
         "shard": [task.shard.name, task.shard.start, task.shard.end],
         "version": task.model_version,
         "payload": task.payload,
-        "reading": None
-        if reading is None
-        else [reading.first, reading.key, [[one.name, one.start, one.end] for one in reading.ranges]],
+        "reading": None if reading is None else _written(reading),
     }
     return Entry(lease.token, task.id, json.dumps(data))
 
@@ -31,12 +31,32 @@ def entry_of(lease: LeasedTask) -> Entry:
 def lease_of(entry: Entry) -> LeasedTask:
     """The task of an entry, with all that it takes to work on it."""
     data = json.loads(entry.data)
-    reading = None
-    if data["reading"] is not None:
-        first, key, ranges = data["reading"]
-        reading = Reading(first, key, tuple(Shard(*one) for one in ranges))
+    reading = None if data["reading"] is None else _read(*data["reading"])
     task = Task(entry.task, Shard(*data["shard"]), data["version"], data["payload"], reading)
     return LeasedTask(task, entry.token)
+
+
+def _written(reading: Reading) -> list[Any]:
+    ranges = reading.ranges if isinstance(reading, BlockReading) else reading.sources
+    places = [[one.name, one.start, one.end] for one in ranges]
+    if isinstance(reading, BlockReading):
+        return [reading.first, reading.key, places]
+    return [reading.first, reading.pool, places, reading.block, reading.bases, reading.numbers, reading.readers]
+
+
+def _read(
+    first: int,
+    key: str,
+    ranges: list[Any],
+    block: int = 0,
+    bases: Sequence[int] = (),
+    numbers: Sequence[int] = (),
+    readers: int = 1,
+) -> Reading:
+    places = tuple(Shard(*one) for one in ranges)
+    if not block:
+        return BlockReading(first, key, places)
+    return MixedReading(first, key, block, places, tuple(bases), tuple(numbers), readers)
 
 
 def take_news(tasks: Sequence[LeasedTask], book: Book, *, drop: bool) -> tuple[list[Entry], bool]:

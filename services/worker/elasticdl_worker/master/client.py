@@ -15,9 +15,10 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.shard import Shard
-from elasticdl_core.shuffling import Reading
+from elasticdl_core.shuffling import BlockReading, Reading
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task, TaskId
 from elasticdl_core.well_formed import well_formed
@@ -311,8 +312,11 @@ def _task(message: pb.Task) -> Task:
 
 def _reading(message: pb.Reading) -> Reading:
     numbers, names = message.ranges, message.names
-    ranges = (Shard(names[numbers[i]], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3))
-    return Reading(message.first, message.key, tuple(ranges))
+    ranges = tuple(Shard(names[numbers[i]], numbers[i + 1], numbers[i + 2]) for i in range(0, len(numbers), 3))
+    if not message.block:
+        return BlockReading(message.first, message.key, ranges)
+    places = tuple(message.bases), tuple(message.numbers)
+    return MixedReading(message.first, message.key, message.block, ranges, *places, message.readers)
 
 
 def _account(account: TaskAccount | None) -> pb.Account | None:

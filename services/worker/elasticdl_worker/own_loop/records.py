@@ -71,6 +71,4 @@ def _numbers(shard: Shard, reading: Reading | None) -> Iterator[int]:
     if reading is None:
         yield from range(shard.start, shard.end)
         return
-    for window in reading.windows(shard.start, shard.end):
-        found = [number for one in window.ranges for number in range(one.start, one.end)]
-        yield from (found[at] for at in window.order)
+    yield from (number for _, number in reading.in_order(shard.start, shard.end))

@@ -12,7 +12,8 @@ from elasticdl.data.reader import Record
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
-from elasticdl_worker.trainers.shuffled import ShuffledRecords, require_all
+from elasticdl_worker.trainers.open_blocks import require_all
+from elasticdl_worker.trainers.shuffled import ShuffledRecords
 from elasticdl_worker.user_code import ModelModule, guarded
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class TaskRecords:
         self._shuffled = ShuffledRecords(reader)
         self._module = module
         self._reading: Reading | None = None
-        self._looking_at: Sequence[Shard] = ()
+        self._looking_at: Callable[[], Sequence[Shard]] = tuple
         self._error: BaseException | None = None
         self._skipped_before = 0
         self._passes: list[_Pass] = []
@@ -63,7 +64,7 @@ class TaskRecords:
             reading: where the records of the positions lie, if they are shuffled.
         """
         self.shard, self._reading, self._error = shard, reading, None
-        self._looking_at = (shard,)
+        self._looking_at = lambda: (shard,)
         self._skipped_before, self._passes, self._left_out = self._reader.skipped_records, [], Skips()
 
     @contextmanager
@@ -174,7 +175,7 @@ class TaskRecords:
         if isinstance(self._error, ElasticDLError):
             return self._error
         if isinstance(self._error, OSError):
-            place = described(at or self._looking_at)
+            place = described(at or self._looking_at())
             return DataError(f"{place}: {self._error}", fix="make the data readable to the workers")
         cause = self._error if isinstance(self._error, Exception) else shown(error)
         where = ""
@@ -185,7 +186,7 @@ class TaskRecords:
                     where = where or self._reader.locate_value(shard, f"{error} {cause}")
                 elif (known := self._reader.explain_unreadable(shard)) is not None:
                     return known
-        where = where or described(at or self._looking_at)
+        where = where or described(at or self._looking_at())
         try:
             with self._module.guard(f"feed, on {where},"):
                 raise cause
@@ -203,7 +204,7 @@ class TaskRecords:
         if self._reading is None:
             return self._reader.read_batches(shard, size)
 
-        def look(ranges: Sequence[Shard]) -> None:
+        def look(ranges: Callable[[], Sequence[Shard]]) -> None:
             self._looking_at = ranges
 
         def pass_over(records: int) -> None:

@@ -51,16 +51,24 @@ class Task(_message.Message):
     def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("first", "key", "names", "ranges")
+    __slots__ = ("first", "key", "names", "ranges", "block", "bases", "numbers", "readers")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
     first: int
     key: str
     names: _containers.RepeatedScalarFieldContainer[str]
     ranges: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, first: _Optional[int] = ..., key: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+    block: int
+    bases: _containers.RepeatedScalarFieldContainer[int]
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    readers: int
+    def __init__(self, first: _Optional[int] = ..., key: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., ranges: _Optional[_Iterable[int]] = ..., block: _Optional[int] = ..., bases: _Optional[_Iterable[int]] = ..., numbers: _Optional[_Iterable[int]] = ..., readers: _Optional[int] = ...) -> None: ...
 
 class ParameterServers(_message.Message):
     __slots__ = ("addresses", "generation")

@@ -299,7 +299,7 @@ class InputPipeline:
 
 def _first(shard: Shard, reading: Reading | None) -> Shard:
     """Some records of a shard."""
-    return shard if reading is None else reading.ranges[0]
+    return shard if reading is None else reading.example(_COMPARED_RECORDS)
 
 
 def _first_line(error: Exception) -> str:

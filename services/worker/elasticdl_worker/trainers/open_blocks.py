@@ -1,0 +1,163 @@
+"""Reads single records out of all over the data, or the blocks that they lie in, whichever takes less."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from elasticdl.data import DataReader, Shard
+from elasticdl.data.reader import Record
+from elasticdl_core.errors import DataError
+from elasticdl_core.mixed_order import MixedReading
+
+SKIPPED = object()
+"""In the place of a record that the reader passed over as corrupt."""
+KEPT_BYTES = 128 << 20
+"""What is kept of blocks: without an index, records would else be read one by one."""
+_POOLS = 2
+
+
+class OpenBlocks:
+    """Reads the records of numbers, and keeps what it read beside them for the next ones.
+
+    A reader that reads by index is asked for single records. Else their blocks are read whole and kept until their
+    records are asked for: who has all tasks to itself reads each block once. Workers that share them each read all
+    blocks, so several of them compare: both ways are tried, and the one is taken that takes less time a record. The
+    records and their order are the same by either.
+
+    Args:
+        reader: reads records.
+        kept_bytes: how much is kept, about; the records of further blocks are read one by one.
+        clock: seconds that go on.
+    """
+
+    def __init__(
+        self, reader: DataReader, kept_bytes: int = KEPT_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reader = reader
+        self._most = kept_bytes
+        self._clock = clock
+        self._pools: OrderedDict[str, dict[int, Record]] = OrderedDict()
+        self._record_bytes = 0
+        self._single_s = self._whole_s = 0.0
+
+    def take(self, reading: MixedReading, numbers: Sequence[int]) -> list[Record]:
+        """The records of some numbers, in their order; each is given once, for whoever gets it may change it.
+
+        Raises:
+            DataError: the data is missing, unreadable, or shorter than the numbers say.
+        """
+        if self._reader.reads_by_index:
+            found = self._read_singles(reading, numbers)
+            return [found[number] for number in numbers]
+        kept = self._kept(reading.pool)
+        missing = [number for number in numbers if number not in kept]
+        if missing and self._prefers_blocks(reading):
+            kept.update(self._read_blocks(reading, missing))
+            missing = [number for number in missing if number not in kept]
+        if missing:
+            began = self._clock()
+            kept.update(self._read_singles(reading, missing))
+            self._single_s = (self._clock() - began) / len(missing)
+        return [kept.pop(number) for number in numbers]
+
+    def _kept(self, pool: str) -> dict[int, Record]:
+        """What is kept of a pool; that before the last one is given up."""
+        if pool not in self._pools:
+            while len(self._pools) >= _POOLS:
+                self._pools.popitem(last=False)
+            self._pools[pool] = {}
+        return self._pools[pool]
+
+    def _prefers_blocks(self, reading: MixedReading) -> bool:
+        if reading.readers <= 1 or not self._whole_s:
+            return True
+        return self._single_s > 0 and self._whole_s * reading.readers < self._single_s
+
+    def _read_blocks(self, reading: MixedReading, missing: Sequence[int]) -> dict[int, Record]:
+        """The records of the blocks of some numbers, as far as there is room."""
+        blocks = sorted({number // reading.block for number in missing})
+        found: dict[int, Record] = {}
+        if not self._record_bytes:
+            found = self._read_whole(reading, blocks[:1])
+            del blocks[0]
+        held = len(found) + sum(map(len, self._pools.values()))
+        room = max(0, self._most // self._record_bytes - held) // reading.block
+        return found | self._read_whole(reading, blocks[:room])
+
+    def _read_whole(self, reading: MixedReading, blocks: Sequence[int]) -> dict[int, Record]:
+        pieces = [piece for block in blocks for piece in reading.pieces(block)]
+        if not pieces:
+            return {}
+        began = self._clock()
+        records = read_ranges(self._reader, [piece for _, piece in pieces])
+        self._whole_s = (self._clock() - began) / len(records)
+        sample = records[:: reading.block]
+        self._record_bytes = max(self._record_bytes, sum(map(weigh, sample)) // len(sample), 1)
+        numbers = itertools.chain.from_iterable(range(first, first + piece.records) for first, piece in pieces)
+        return dict(zip(numbers, records, strict=True))
+
+    def _read_singles(self, reading: MixedReading, numbers: Sequence[int]) -> dict[int, Record]:
+        reader, wanted, records = self._reader, sorted(numbers), list[Record]()
+        skipped = reader.skipped_records
+        for name, places in reading.located(wanted):
+            records += reader.read_numbers(name, places)
+        if reader.skipped_records > skipped or len(records) != len(wanted):
+            singles = (Shard(name, at, at + 1) for name, places in reading.located(wanted) for at in places)
+            records = [record for one in singles for record in _all_of(reader, one)]
+        return dict(zip(wanted, records, strict=True))
+
+
+def weigh(record: Record) -> int:
+    """About how many bytes of memory a record takes."""
+    if isinstance(record, bytes | str):
+        return len(record) + 50
+    if isinstance(record, dict):
+        return sum(map(weigh, record.values())) + 100
+    if isinstance(record, list | tuple):
+        return sum(map(weigh, record)) + 60
+    if isinstance(size := getattr(record, "nbytes", None), int):
+        return size + 100
+    try:
+        return len(pickle.dumps(record)) + 100
+    except Exception:  # an object of the user's; who knows how large it is
+        return KEPT_BYTES
+
+
+def require_all(shard: Shard, seen: int, skipped: int) -> None:
+    """Checks that every record of a range was either read or skipped.
+
+    Raises:
+        DataError: the reader gave more records or fewer.
+    """
+    if seen + skipped != shard.records:
+        raise DataError(
+            f"the reader gave {seen} records for the range {shard.start} to {shard.end} of {shard.name}, "
+            f"which has {shard.records}",
+            fix="let read_records(task) yield exactly the records task.start to task.end",
+        )
+
+
+def read_ranges(reader: DataReader, ranges: Sequence[Shard]) -> list[Record]:
+    """The records of ranges, ``SKIPPED`` in the place of each that the reader passed over."""
+    skipped = reader.skipped_records
+    records = reader.read_ranges(ranges)
+    if reader.skipped_records > skipped or len(records) != sum(one.records for one in ranges):
+        # Range by range: each record has to be in its place, and an error names the range.
+        records = [record for one in ranges for record in _all_of(reader, one)]
+    return records
+
+
+def _all_of(reader: DataReader, shard: Shard) -> list[Record]:
+    """The records of a range, each in its place, also one that the reader passes over as corrupt."""
+    skipped = reader.skipped_records
+    records = [record for batch in reader.read_batches(shard, max(shard.records, 1)) for record in batch]
+    missing = reader.skipped_records - skipped
+    require_all(shard, len(records), missing)
+    if missing and shard.records > 1:
+        singles = (Shard(shard.name, number, number + 1) for number in range(shard.start, shard.end))
+        return [record for single in singles for record in _all_of(reader, single)]
+    return records or [SKIPPED]
