@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ TRAINED_COLUMNS = "trained_columns"
 _PIECE_BYTES = 2 << 20
 _KNOWN_STRIDES = 16_384
 """Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
+_SEPARATORS = (",", ";", "\t", "|")
 _KNOWN_LAYOUTS = 1024
 _SAMPLED_RECORDS = 101
 """Records that are read to infer the columns."""
@@ -114,6 +116,8 @@ class CSVDataReader(OffsetFileReader):
         """Infers the columns from the first records of the first file."""
         params = self.reader_params
         rows = self._head_rows(first, _SAMPLED_RECORDS)
+        if "sep" not in params:
+            self._check_separator(first, rows)
         wanted, given, trained = (_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
@@ -135,6 +139,20 @@ class CSVDataReader(OffsetFileReader):
         chosen = wanted or (self._as_trained(first, names, by_job) if by_job and self._named else names)
         self._given_columns = [name for name in chosen if not lacks_label or name != self._label]
         self._first_layout = self._layout_by_name(first, names)
+
+    def _check_separator(self, path: str, rows: list[list[str]]) -> None:
+        """Refuses a file whose first line is one field that another separator would divide as all other lines."""
+        if len(rows[0]) > 1:
+            return
+        lines = [self._sep.join(row) for row in rows]
+        for sep in _SEPARATORS:
+            counts = {line.count(sep) for line in lines}
+            if sep != self._sep and len(lines) > 1 and len(counts) == 1 and 0 not in counts:
+                raise ReaderParamsError(
+                    f"{path}: its lines are divided by {sep!r}, not by {self._sep!r}",
+                    fix=f"say so with the reader parameter sep={json.dumps(sep)}; or sep={json.dumps(self._sep)}, if "
+                    "each line is one field",
+                )
 
     def _as_given(self, path: str, width: int, given: list[str]) -> list[str]:
         """The names that the user gave; files to predict with may lack the label."""

@@ -32,7 +32,16 @@ _FOREIGN = {
     b"PAR1": "a Parquet file", b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
+    b"\x78\x01": "compressed with zlib", b"\x78\x9c": "compressed with zlib", b"\x78\xda": "compressed with zlib",
 }  # fmt: skip
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+#: Text that may have separators in it, and is no table.
+_OTHER_TEXTS = {
+    ".json": "JSON", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".md": "Markdown", ".rst": "documentation",
+    ".html": "HTML", ".xml": "XML", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".py": "Python",
+    ".log": "a log",
+}  # fmt: skip
+_COMPARED_LINES = 20
 
 
 def create_data_reader(
@@ -129,12 +138,19 @@ def kind_of_file(path: str) -> str | None:
     """
     with files.open_for_reading(path, block_size=4096) as file:
         head = file.read(4096)
-    named = _SUFFIXES.get(PurePosixPath(files.name_of(path)).suffix.lower())
+    suffix = PurePosixPath(files.name_of(path)).suffix.lower()
+    named = _SUFFIXES.get(suffix)
     if not head:
         return named
+    if head.startswith(_LFS_POINTER):
+        raise DataError(f"{path}: is a pointer of Git LFS, not the data", fix="fetch the data: git lfs pull")
+    if named is None and suffix in _OTHER_TEXTS:
+        raise _no_table(path, _OTHER_TEXTS[suffix])
     seen = _kind_of_bytes(head)
-    if seen is None and named is not None and not head.startswith(tfrecord.GZIP_MAGIC):
+    if seen is None and named is not None and not head.startswith((tfrecord.GZIP_MAGIC, *_FOREIGN)):
         return named  # its reader says what is wrong, and where
+    if seen is None and head.lstrip().startswith((b"{", b"[{")):
+        raise _no_table(path, "JSON")
     if seen is None:
         raise _unknown_kind(path, head)
     if named is not None and named != seen:
@@ -150,13 +166,26 @@ def _kind_of_bytes(head: bytes) -> str | None:
         return "recordio"
     if tfrecord.looks_like_tfrecord(head):
         return "tfrecord"
-    if (
-        b"\0" not in head
-        and b"\n" in head
-        and any(sep in head.split(b"\n", 1)[0] for sep in (b",", b";", b"\t", b"|"))
-    ):
-        return "csv"
-    return None
+    return "csv" if _is_table(head) else None
+
+
+def _is_table(head: bytes) -> bool:
+    """Whether text has the same separator as often in each of its first lines; quotes are left to the reader."""
+    if b"\0" in head or b"\n" not in head or head.lstrip().startswith((b"{", b"[{")):
+        return False
+    lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:_COMPARED_LINES]
+    if b'"' in head:
+        lines = lines[:1]
+    counts = ({line.count(sep) for line in lines} for sep in (b",", b";", b"\t", b"|"))
+    return any(len(found) == 1 and 0 not in found for found in counts)
+
+
+def _no_table(path: str, what: str) -> DataError:
+    return DataError(
+        f"{path}: is {what}, not a table",
+        fix="leave it out, e.g. with a glob such as 'data/*.csv', convert it, or say what it is with the reader "
+        "parameter kind=csv",
+    )
 
 
 def _unknown_kind(path: str, head: bytes) -> DataError:

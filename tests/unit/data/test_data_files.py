@@ -311,3 +311,38 @@ def test_a_first_file_without_records_is_fine(first: bytes, tmp_path: Path) -> N
     (tmp_path / "part-00000.csv").write_bytes(b"")
     with pytest.raises(DataError, match="all files are empty"):
         create_data_reader(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "fix"),
+    [
+        ("a.csv", b"a;b;c\n1;2;3\n4;5;6\n", "divided by ';', not by ','", 'sep=";"'),
+        ("a.csv", b"a;b\n1,5;2,5\n3,5;4,5\n", "divided by ';', not by ','", 'sep=";"'),
+        ("a.TSV", b"a,b\n1,2\n3,4\n", "divided by ',', not by", 'sep=","'),
+        ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "is JSON lines, not a table", "kind=csv"),
+        ("rows", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "is JSON, not a table", "kind=csv"),
+        ("README.md", b"Data, of 2019\n\nIt is good, mostly\n", "is Markdown, not a table", "leave it out"),
+        ("README", b"Data, of 2019\nIt is, mostly, good\n", "of an unknown kind", "kind="),
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "Git LFS", "git lfs pull"),
+        ("a.tfrecord", b"\x78\x9c" + bytes(50), "compressed with zlib", "convert it"),
+        ("a.csv", b"PK\x03\x04" + bytes(50), "a zip archive", "convert it"),
+        ("a.csv", b"BZh9" + bytes(50), "compressed with bzip2", "convert it"),
+        ("a.csv", b"PAR1" + bytes(50), "a Parquet file", "convert it"),
+    ],
+)
+def test_what_is_no_table_is_called_by_its_name(
+    name: str, content: bytes, message: str, fix: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        create_data_reader(str(tmp_path / name))
+    assert message in caught.value.message
+    assert fix in caught.value.fix
+
+
+def test_tables_without_a_suffix_and_with_capital_ones_are_read(tmp_path: Path) -> None:
+    for name, content in (("rows", b"a|b\n1|2\n"), ("b.TSV", b"a\tb\n1\t2\n"), ("c.CSV", b"a,b\n1,2\n")):
+        (tmp_path / name).write_bytes(content)
+        params = {"sep": "|"} if name == "rows" else {}
+        reader = create_data_reader(str(tmp_path / name), None, params)
+        assert [list(reader.read_records(shard)) for shard in reader.create_shards()] == [[["1", "2"]]]
