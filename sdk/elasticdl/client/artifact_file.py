@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import tempfile
 import uuid
 import zipfile
@@ -14,6 +12,7 @@ from typing import IO
 
 from elasticdl.client.views import Artifact
 from elasticdl_core.errors import ConflictError
+from elasticdl_runtime import durable
 
 
 def place_of(directory: Path, name: str) -> Path:
@@ -28,7 +27,7 @@ class ArtifactFile:
     """A file beside its final place, moved there when whole."""
 
     def __init__(self, destination: Path) -> None:
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(destination.parent)
         self._destination = destination
         self._digest = hashlib.sha256()
         self._path = destination.parent / f".{destination.name}.{uuid.uuid4().hex}.part"
@@ -41,8 +40,6 @@ class ArtifactFile:
 
     def keep(self, artifact: Artifact, headers: Mapping[str, str]) -> Path:
         """Checks what came and moves it to its place; a packed directory is unpacked there."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
         packed = headers.get("content-type", "").startswith("application/zip") and not artifact.name.endswith(".zip")
         if packed:
@@ -53,7 +50,7 @@ class ArtifactFile:
                 f"{artifact.name} came with the SHA-256 {self._digest.hexdigest()}, not {artifact.sha256}",
                 fix="download it again; if that does not help, the file on the cluster has been changed",
             )
-        self._path.replace(self._destination)
+        durable.place(self._path, self._destination)
         return self._destination
 
     def discard(self) -> None:
@@ -76,4 +73,4 @@ def _unpack(packed: Path, destination: Path) -> None:
             destination.rmdir()
         if destination.exists():
             raise ConflictError(f"{destination} is there already", fix="give another place, or remove it first")
-        shutil.move(fresh, destination)
+        durable.place(fresh, destination)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError, NotFoundError
+from elasticdl_runtime import durable
 from elasticdl_runtime.home import expand_home
 
 CONTEXT_VARIABLE = "ELASTICDL_CONTEXT"
@@ -125,12 +126,8 @@ def read_contexts(path: Path) -> Contexts:
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replaces the file, readable for this user alone."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    durable.make_folder(path.parent, 0o700)
     known = {
         name: {"url": one.url, "token": one.token, "ca_file": one.ca_file} for name, one in contexts.known.items()
     }
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump({"current": contexts.current, "contexts": known}, file, indent=2)
-    fresh.replace(path)
+    durable.write(path, json.dumps({"current": contexts.current, "contexts": known}, indent=2), 0o600)

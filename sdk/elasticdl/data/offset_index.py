@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticdl.data.files import FileStamp
+from elasticdl_runtime import durable
 
 _MAGIC = b"EDLIDX2\n"
 _UINT32 = struct.Struct("<I")
@@ -149,14 +149,8 @@ class IndexFolder:
         if file is None or stamp.size < _WORTH_KEEPING_BYTES or not stamp.version:
             return
         with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, name = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
-            try:
-                with os.fdopen(descriptor, "wb") as output:
-                    output.write(_encode(index, path, stamp))
-                Path(name).replace(file)
-            except OSError:
-                Path(name).unlink(missing_ok=True)
+            durable.make_folder(file.parent, 0o700)
+            durable.write(file, _encode(index, path, stamp), 0o600)
 
 
 def _encode(index: OffsetIndex, path: str, stamp: FileStamp) -> bytes:

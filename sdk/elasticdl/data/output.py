@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from elasticdl.data import recordio, tfrecord
 from elasticdl.data.errors import DataError
+from elasticdl_runtime import durable
 
 SUFFIXES = {"recordio": ".recordio", "tfrecord": ".tfrecord", "csv": ".csv"}
 _OURS = re.compile(r"(part-\d{5,}|train|validation)\.(recordio|tfrecord|csv)|truth\.json")
@@ -159,10 +160,9 @@ def replacing(target: Path, *, force: bool = False) -> Iterator[Path]:
         _refuse_foreign(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        target.absolute().parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(target.absolute().parent)
         yield temporary
-        _sync(temporary)
-        _swap(temporary, target)
+        durable.swap(temporary, target)
     except OSError as error:
         raise DataError(
             f"{target}: cannot be written: {error.strerror or error}",
@@ -185,26 +185,6 @@ def _refuse_foreign(target: Path) -> None:
             "convert or generate",
             fix="give another folder, or remove this one yourself",
         )
-
-
-def _swap(temporary: Path, target: Path) -> None:
-    """Moves the output to its place; an old one is moved aside first, as a folder cannot be renamed over."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
-    if target.is_dir() or (target.exists() and temporary.is_dir()):
-        target.replace(aside)
-    temporary.replace(target)
-    if aside.is_dir():
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        aside.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Flushes a file, or the files of a folder, to the disk, so that the rename cannot come before the data."""
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
 
 
 def example_values(row: Sequence[str], names: Sequence[str], types: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import secrets
 from collections.abc import Collection
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import PermissionDeniedError
 from elasticdl_core.places import Reach
+from elasticdl_runtime import durable
 from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.stored_checkpoints import MANIFEST
 from elasticdl_runtime.tree_removal import remove_tree
@@ -43,7 +43,8 @@ class CheckpointDirectory:
         try:
             root = require_reach(self.root.absolute(), self._reach, writing=True)
             path = root / f"version-{version:010d}-{secrets.token_hex(3)}"
-            path.mkdir(parents=True)
+            durable.make_folder(root)
+            path.mkdir()
             require_reach(path, self._reach, writing=True)
         except PermissionDeniedError as error:
             raise OSError(errno.EPERM, error.message) from None
@@ -85,16 +86,5 @@ def commit_manifest(manifest: Manifest, path: Path | None = None) -> None:
         path: the file; None for the one that makes its directory a checkpoint.
     """
     path = path or Path(manifest["directory"]) / MANIFEST
-    directory = path.parent
-    temporary = directory / f".{path.name}.tmp"
-    with temporary.open("w") as file:
-        json.dump(manifest, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    for folder in (directory, directory.parent):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    durable.write(path, json.dumps(manifest, indent=1))
+    durable.sync_folder(path.parent.parent)

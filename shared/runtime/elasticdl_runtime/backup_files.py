@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from elasticdl_core.errors import ConflictError, InvalidInputError
+from elasticdl_runtime import durable
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -114,10 +115,8 @@ class BackupWriter:
         member.size, member.mode = len(text), 0o600
         self._archive.addfile(member, io.BytesIO(text))
         self._archive.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
-        self._temporary.rename(self._path)
+        durable.place(self._temporary, self._path)
 
     def abandon(self) -> None:
         """Removes what was written of a backup that failed; does nothing after its end."""
@@ -186,11 +185,9 @@ def extract(path: Path, prefix: str, target: Path) -> int:
             if not name.startswith(f"{prefix}/"):
                 continue
             place = target / name.removeprefix(f"{prefix}/")
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = place.with_name(f".{place.name[:200]}.restored")
-            with temporary.open("wb") as file:
+            durable.make_folder(place.parent, 0o700)
+            with durable.writing(place) as file:
                 shutil.copyfileobj(source, file, _CHUNK)
-            temporary.rename(place)
             count += 1
     return count
 

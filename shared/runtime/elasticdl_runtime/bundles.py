@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime import durable
 from elasticdl_runtime.home import expand_home
 
 MAX_ZIP_BYTES = 64 << 20
@@ -143,14 +144,14 @@ def unpack_bundle(zip_path: str | os.PathLike[str], target_dir: str | os.PathLik
     target = Path(target_dir)
     if target.is_dir() and any(target.iterdir()):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(target.parent)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         with _opened(zip_path) as (archive, members):
             _unpack(archive, members, scratch, suffix)
         scratch.chmod(0o755)
         try:
-            scratch.rename(target)
+            durable.place(scratch, target)
         except OSError:
             if not (target.is_dir() and any(target.iterdir())):
                 raise

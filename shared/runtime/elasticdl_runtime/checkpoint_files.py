@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_runtime import durable
 from elasticdl_runtime.convert.parameters import (
     dense_from_json,
     dense_to_json,
@@ -235,8 +235,7 @@ class PartWriter:
     """
 
     def __init__(self, directory: Path, name: str, header: PartHeader) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
+        durable.make_folder(directory)
         self._path = directory / name
         self._temporary = directory / f".{name}.tmp"
         self._hash = hashlib.sha256()
@@ -270,18 +269,12 @@ class PartWriter:
         self._block(self._dense + table, len(ids), [ids, records])
 
     def finish(self) -> CheckpointFile:
-        """Ends the file: fsync, rename, fsync of the directory."""
+        """Ends the file and makes it durable."""
         self._write(_BLOCK.pack(_END_MAGIC, self._blocks, 0, 0, 0))
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
+        durable.sync_tree(self._temporary)
         failpoint("ps.before_rename")
-        self._temporary.rename(self._path)
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        durable.move(self._temporary, self._path)
         return CheckpointFile(self._path.name, self._size, self._hash.hexdigest())
 
     def _block(self, section: int, count: int, arrays: Sequence[NDArray[Any]]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from elasticdl_core.errors import ElasticDLError
+from elasticdl_runtime import durable
 from elasticdl_runtime.telemetry import inspection
 
 EXIT_FENCED = 75
@@ -60,9 +61,7 @@ def announce_ready(detail: str) -> None:
     """
     place = os.environ.get(READY_FILE_VARIABLE)
     if place:
-        staged = Path(f"{place}.new")
-        staged.write_text(detail, encoding="utf-8")
-        staged.replace(place)
+        durable.write(Path(place), detail)
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:

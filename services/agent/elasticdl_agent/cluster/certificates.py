@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime import durable
 from elasticdl_runtime.authority import CertificateAuthority, end_of, names_in
 from elasticdl_runtime.hosts import is_address, is_loopback
 from elasticdl_runtime.tls import CA_VARIABLE, check_certificate
@@ -99,8 +100,8 @@ class DevelopmentCertificates:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         if not (self.ca.exists() or self._ca_key.exists()):
             made = CertificateAuthority.make(f"ElasticDL development on {socket.gethostname()}", _AUTHORITY_LIFETIME)
-            _write(self._ca_key, made.key)
-            _write(self.ca, made.pem)
+            durable.write(self._ca_key, made.key, 0o600)
+            durable.write(self.ca, made.pem, 0o600)
         authority = CertificateAuthority.read(self.ca, self._ca_key)
         if authority.ends_at <= moment + LIFETIME:
             raise InvalidInputError(
@@ -111,8 +112,8 @@ class DevelopmentCertificates:
             kept = self.key.read_bytes() if self.key.exists() else None
             issued = authority.issue(self._names, LIFETIME, key=kept, begin=moment)
             if kept is None:
-                _write(self.key, issued.key)
-            _write(self.certificate, issued.pem)
+                durable.write(self.key, issued.key, 0o600)
+            durable.write(self.certificate, issued.pem, 0o600)
         return ApiCertificate(self.certificate, self.key, str(self.ca), self._names)
 
     def _is_good(self, authority: CertificateAuthority, now: datetime) -> bool:
@@ -188,13 +189,3 @@ def _plain(*names: str) -> list[str]:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _write(path: Path, data: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

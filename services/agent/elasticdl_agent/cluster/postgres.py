@@ -26,6 +26,7 @@ import structlog
 from elasticdl_agent.cluster.component import ComponentSpec
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.installation import install_command
+from elasticdl_runtime import durable
 from elasticdl_runtime.cluster.paths import private_folder
 
 USER = "elasticdl"
@@ -206,7 +207,7 @@ class EmbeddedPostgres:
                 f"initdb failed in {home}:\n{done.stderr.strip() or done.stdout.strip()}",
                 fix="correct the cause (space? rights?), or use a Postgres of your own with --database-url",
             )
-        fresh.rename(home / "data")
+        durable.move(fresh, home / "data")  # initdb has synced it
 
 
 def find_installation(major: int | None) -> Installation:
@@ -259,7 +260,7 @@ def reachable(installation: Installation, user: tuple[int, int] | None) -> Insta
             if libraries.is_dir():
                 shutil.copytree(libraries, fresh / libraries.name)
             _open_to_all(fresh)
-            fresh.rename(target)
+            durable.place(fresh, target)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
             if not target.is_dir():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elasticdl_agent.directories import JobUser
 from elasticdl_core.ports.launcher import ProcessId, Role
+from elasticdl_runtime import durable
 from elasticdl_runtime.authority import CertificateAuthority
 from elasticdl_runtime.launcher.addresses import AGENT_NAME, NODE_NAME, node_credentials
 from elasticdl_runtime.tokens import certificate_name
@@ -84,15 +85,11 @@ class CredentialFiles:
 
     def _issue(self, path: Path, name: str, user: JobUser | None) -> None:
         issued = self._authority.issue([name], self._lifetime)
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as file:
+        with durable.writing(path, 0o600) as file:
             if user is not None:
                 os.fchown(file.fileno(), -1, user.gid)
                 os.fchmod(file.fileno(), 0o640)
             file.write(issued.key + issued.pem + self._authority.pem)
-        fresh.replace(path)
         self._written[path] = (name, user, time.monotonic())
 
 

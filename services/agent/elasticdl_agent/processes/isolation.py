@@ -25,6 +25,7 @@ from elasticdl_agent.processes.credentials import worker_credentials
 from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessSpec, Role, Tenant
+from elasticdl_runtime import durable
 
 SETTINGS = ("auto", "uid", "landlock", "off")
 CONFINEMENT = Path(__file__).with_name("confinement.py")
@@ -173,9 +174,7 @@ class Isolation:
                     "every user id for namespaces is given away", fix="give the agent a longer ELASTICDL_UIDS"
                 )
             known[name] = uid
-            fresh = self._book.with_suffix(".new")
-            fresh.write_text(json.dumps(known))
-            fresh.replace(self._book)
+            durable.write(self._book, json.dumps(known))
         return JobUser(known[name], known[name])
 
     def plan(

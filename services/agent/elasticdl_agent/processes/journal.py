@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
+from elasticdl_runtime import durable
 
 RETENTION_S = 7 * 24 * 3600.0
 """How long a process that has ended is remembered, counted from its end, when the agent restarts."""
@@ -125,13 +126,7 @@ def _kill_leftover(record: Record) -> None:
 
 
 def _rewrite(path: Path, records: list[Record]) -> None:
-    fresh = path.with_suffix(".new")
-    with fresh.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(_to_json(record), separators=(",", ":")) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    durable.write(path, "".join(json.dumps(_to_json(one), separators=(",", ":")) + "\n" for one in records))
 
 
 def _to_json(record: Record) -> dict[str, Any]:

@@ -7,7 +7,6 @@ worker starts on a slot that is asked for, granted or not, so that what is freed
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import structlog
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import SlotReservation
+from elasticdl_runtime import durable
 
 DEFAULT_GRACE_S = 30.0
 """Time that workers have to leave slots that are reserved, unless the reservation says otherwise."""
@@ -145,12 +145,7 @@ class Reservations:
             name: {"slots": entry.slots, "grace_s": entry.grace_s, "changed_at": entry.changed_at}
             for name, entry in self._entries.items()
         }
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        durable.write(self._path, json.dumps(data))
 
 
 def _read(path: Path, slots: int) -> dict[str, _Entry]:

@@ -22,6 +22,7 @@ from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import MalformedError, TooLargeError, declared
 from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
+from elasticdl_runtime import durable
 from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex
 
 router = APIRouter(tags=["bundles"])
@@ -51,13 +52,13 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
         return JSONResponse({"digest": digest, "size": known.stat().st_size}, status_code=200)
     await api.disk.require_room(user.home)
     directory = api.settings.bundles_dir
-    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+    await asyncio.to_thread(durable.make_folder, directory)
     descriptor, name = await asyncio.to_thread(tempfile.mkstemp, prefix=".upload-", dir=directory)
     path = Path(name)
     try:
         size = await _receive(request, descriptor, digest)
         await api.examiners.examine_bundle(path, namespace=user.home)
-        await asyncio.to_thread(_publish, path, directory / f"{digest_hex(digest)}.zip")
+        await asyncio.to_thread(durable.place, path, directory / f"{digest_hex(digest)}.zip")
         await api.jobs.add_bundle(user, digest, size)
     finally:
         await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -109,20 +110,9 @@ async def _receive(request: Request, descriptor: int, digest: str) -> int:
                 )
             hasher.update(piece)
             file.write(piece)
-        file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
     if f"sha256:{hasher.hexdigest()}" != digest:
         raise MalformedError(
             f"the body's digest is sha256:{hasher.hexdigest()}, not {digest}",
             fix="send the zip unchanged to the path with its own digest",
         )
     return size
-
-
-def _publish(path: Path, target: Path) -> None:
-    path.replace(target)
-    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
+from elasticdl_runtime import durable
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
 from elasticdl_worker.user_code import ModelModule
@@ -115,17 +115,13 @@ class PredictionWriter:
             processor.process(value, self._worker_index)
 
     def _write(self, shard: ShardLike, rows: NDArray[np.int64], parts: list[dict[str, NDArray[np.generic]]]) -> None:
-        self._output.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(self._output)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name)[:_STEM_CHARS] or "shard"
         unique = hashlib.sha256(shard.name.encode()).hexdigest()[:8]
         path = self._output / f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        with staged.open("wb") as file:
+        with durable.writing(path) as file:
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             write_predictions(self._kind, file, shard.name, rows, arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
         self._written[path.name] = path
 
 

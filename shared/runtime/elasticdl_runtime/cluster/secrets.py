@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime import durable
 
 
 def ensure_secret_file(path: Path) -> str:
@@ -25,6 +26,7 @@ def ensure_secret_file(path: Path) -> str:
         file.write(secrets.token_urlsafe(32) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    durable.sync_folder(path.parent)
     return read_secret_file(path)
 
 

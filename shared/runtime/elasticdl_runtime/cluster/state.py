@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from elasticdl_runtime import durable
 from elasticdl_runtime.cluster.paths import DataDirectory
 
 _SAME_START_S = 1.0
@@ -66,11 +67,7 @@ class ClusterState:
 
     def write(self, path: Path) -> None:
         """Replaces the file."""
-        fresh = path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(self), file, indent=2)
-        fresh.replace(path)
+        durable.write(path, json.dumps(dataclasses.asdict(self), indent=2), 0o600)
 
     @classmethod
     def read(cls, path: Path) -> ClusterState | None:

@@ -8,7 +8,6 @@ cannot hold one, so it is left out for such models, and ``README.json`` says so.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
+from elasticdl_runtime import durable
 from elasticdl_runtime.initializers import whole_matrix
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.exported_files import README, wanted_formats, write_note, write_tables
@@ -103,7 +103,7 @@ def export_model(
     Returns:
         The files: ``{"name", "path", "sha256", "size"}``; names relative to ``output``, paths absolute.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(output)
     formats = wanted_formats(formats, _FORMATS)
     written: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as folder:
@@ -119,10 +119,7 @@ def export_model(
         tables = write_tables(staging, open_tables, specs)
         write_note(staging, {"keras": keras_version(), "tensorflow": tf.__version__}, written, tables)
         for item in sorted(staging.iterdir()):
-            target = output / item.name
-            if target.is_dir():
-                shutil.rmtree(target)
-            item.replace(target)
+            durable.swap(item, output / item.name)
     names = ["model.keras", "saved_model", README, *(t["file"] for t in tables.values())]
     return [entry for name in names for entry in _listed(output, output / name)]
 

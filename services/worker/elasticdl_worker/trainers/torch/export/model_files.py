@@ -23,6 +23,7 @@ from torch import nn
 from elasticdl.torch.lookup import FoundRows, finding_rows
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import TableSpec
+from elasticdl_runtime import durable
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.exported_files import wanted_formats, write_note, write_tables
 from elasticdl_worker.trainers.minibatch import Tensors
@@ -105,7 +106,7 @@ def export_model(
         write_note(staging, {"torch": torch.__version__}, written, write_tables(staging, open_tables, specs))
         names = sorted(item.name for item in staging.iterdir())
         for name in names:
-            (staging / name).replace(output / name)
+            durable.swap(staging / name, output / name)
     return [describe_file(output / name, name) for name in names]
 
 
