@@ -153,6 +153,7 @@ def counting_job(
     workers: int = 2,
     num_ps: int = 2,
     framework: str = "tensorflow",
+    rate: int = 1,
 ) -> Iterator[CountingJob]:
     """A counting job that was submitted and trains slowly; cancelled if the test leaves it before it ends."""
     options = (
@@ -160,7 +161,15 @@ def counting_job(
         *("--checkpoint_steps", "100", *flags),
     )
     with submitted(
-        CountingJob, cluster, name, MODULES[framework], *options, records=records, epochs=epochs, workers=workers
+        CountingJob,
+        cluster,
+        name,
+        MODULES[framework],
+        *options,
+        records=records,
+        epochs=epochs,
+        workers=workers,
+        rate=rate,
     ) as job:
         yield job
 
@@ -176,6 +185,7 @@ def submitted(
     epochs: int,
     workers: int,
     pace: float = SLOW,
+    rate: int = 1,
 ) -> Iterator[_Job]:
     """A job of a module of the zoo here; cancelled if the test leaves it before it ends.
 
@@ -189,6 +199,7 @@ def submitted(
         epochs: passes over them.
         workers: how many it has.
         pace: seconds a record, to begin with.
+        rate: what each gradient counts as, where the module asks for it.
     """
     data = cluster.directory / f"counting-{records}.csv"
     if not data.exists():
@@ -199,7 +210,7 @@ def submitted(
         *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", f"{module}.custom_model"),
         *("--training_data", str(data), "--num_epochs", str(epochs), "--minibatch_size", str(MINIBATCH)),
         *("--min_workers", str(workers), "--max_workers", str(workers)),
-        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={paced}", *flags),
+        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={paced};COUNTING_RATE={rate}", *flags),
     )
     try:
         yield kind(cluster, job_id, records, epochs, workers, paced)

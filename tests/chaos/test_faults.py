@@ -57,6 +57,26 @@ def test_a_torch_job_outlives_its_processes(cluster: Cluster) -> None:
         nothing_left(job)
 
 
+@pytest.mark.slow
+def test_servers_of_a_job_that_began_with_another_ones_checkpoint_train_on_as_theirs_says(cluster: Cluster) -> None:
+    """They go back to that, or to one that was taken before any worker had said at what rate this job trains."""
+    with counting_job(cluster, "begun-with", epochs=1, rate=100) as first:
+        first.finish()
+    begins = (
+        *("--checkpoint_dir_for_init", str(cluster.job_dir(first.id) / "checkpoints")),
+        *("--checkpoint_steps", "100000"),
+    )
+    with counting_job(cluster, "begins", *begins, epochs=3) as job:
+        job.trains()
+        replaced(job, kill(job, "ps"))
+        job.trains()
+        job.finish()
+        for name, counts in job.counts().items():
+            own = counts - 100
+            assert own.min() >= job.epochs, name
+            assert own.sum() <= job.records * job.epochs + job.in_flight(), name
+
+
 def test_one_job_outlives_processes_that_stop_for_a_while(cluster: Cluster) -> None:
     with counting_job(cluster, "frozen", epochs=20) as job:
         for victim in ("worker", "ps", "master"):
