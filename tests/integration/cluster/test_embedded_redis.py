@@ -1,4 +1,4 @@
-"""The embedded Redis: durable, behind a password on a unix socket, and what stands in where there is none."""
+"""The embedded Redis: durable, and behind a password on a unix socket."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import redis.asyncio
 import redis.exceptions
 
 from elasticdl_agent.cluster.component import Component
-from elasticdl_agent.cluster.redis import EmbeddedRedis, RedisServer
+from elasticdl_agent.cluster.redis import EmbeddedRedis
 from tests.integration.cluster.conftest import processes_of
 
 pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager
-async def running(folder: Path, server: RedisServer | None = None) -> AsyncIterator[tuple[EmbeddedRedis, int]]:
+async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedRedis, int]]:
     """A running server and its pid."""
     (folder / "redis").mkdir(exist_ok=True)
     embedded = EmbeddedRedis(
-        folder / "redis", folder / "redis.sock", "queue-password", "admin-password", folder / "redis.log", server
+        folder / "redis", folder / "redis.sock", "queue-password", "admin-password", folder / "redis.log"
     )
     pids: list[int] = []
     component = Component(embedded.prepare(), lambda _state, pid, _detail: pids.append(pid))
@@ -54,7 +54,7 @@ async def test_data_survive_a_stop_and_a_start(folder: Path) -> None:
 async def test_a_torn_file_is_cut_and_a_corrupt_one_put_aside(folder: Path) -> None:
     async with running(folder) as (server, _), connected(server.url) as client:
         await client.set("kept", "7")
-    file = folder / "redis" / "appendonly.aof"
+    (file,) = (folder / "redis").rglob("appendonly.aof*[r.]aof")
     whole = file.read_bytes()
     file.write_bytes(whole + b"*3\r\n$3\r\nSET\r\n$4\r\nto")
     async with running(folder) as (server, _), connected(server.url) as client:
@@ -62,7 +62,7 @@ async def test_a_torn_file_is_cut_and_a_corrupt_one_put_aside(folder: Path) -> N
     file.write_bytes(b"this is no append only file\r\n" + whole)
     async with running(folder) as (server, _), connected(server.url) as client:
         assert await client.get("kept") is None
-    assert [path.name for path in (folder / "redis").glob("corrupt-*/*.aof")] == ["appendonly.aof"]
+    assert file.name in [path.name for path in (folder / "redis").rglob("corrupt-*/**/*.aof")]
 
 
 async def test_only_the_password_opens_it_and_only_on_its_socket(folder: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_master_may_run_scripts_but_not_harm_the_server(folder: Path) ->
     async with running(folder) as (server, _), connected(server.url) as client:
         assert await client.eval("return redis.call('INCR', KEYS[1])", 1, "{job}:n") == 1
         for command in ("FLUSHALL", "FLUSHDB", "SHUTDOWN", "CONFIG GET dir", "ACL LIST", "KEYS *", "DEBUG SLEEP 1"):
-            with pytest.raises(redis.exceptions.NoPermissionError):
+            with pytest.raises(redis.exceptions.ResponseError, match=r"no permissions|command not allowed"):
                 await client.execute_command(*command.split())
         async with connected(server.admin_url) as admin:
             assert (await admin.config_get("maxmemory-policy"))["maxmemory-policy"] == "noeviction"
@@ -97,10 +97,3 @@ async def test_it_starts_over_a_stale_socket(folder: Path) -> None:
         assert (folder / "redis.sock").exists()
     async with running(folder) as (server, _), connected(server.url) as client:
         assert await client.ping()
-
-
-async def test_the_one_in_memory_says_what_it_is(folder: Path) -> None:
-    async with running(folder, RedisServer("", "fakeredis")) as (server, _), connected(server.url) as client:
-        assert "not durable" in server.warning
-        assert await client.eval("return redis.call('INCR', KEYS[1])", 1, "{job}:n") == 1
-    assert processes_of(folder) == []

