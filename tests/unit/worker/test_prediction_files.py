@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,36 @@ def test_a_format_that_means_nothing_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec.from_mapping({**PREDICT, **fields})
     assert [problem.field for problem in caught.value.problems] == ["output_format"]
+
+
+def test_a_file_is_described_when_it_is_written_and_never_again(tmp_path: Path) -> None:
+    """Each task hashed all files that were written before it, twice."""
+    sink = PredictionWriter(module(), tmp_path, 0)
+    named = []
+    for start in range(0, 40, 4):
+        with sink.write_task(Shard("/data/a.csv", start, start + 4)) as write:
+            write(OUTPUTS, start)
+        (file,) = sink.take_new()
+        named.append(file)
+        assert file["sha256"] == hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest()
+        Path(file["path"]).unlink()  # who looked again would not find it
+    assert sink.list_files() == named
+    assert sink.take_new() == []
+    with sink.write_task(Shard("/data/a.csv", 0, 4)) as write:
+        write(OUTPUTS, 0)
+    assert [file["name"] for file in sink.take_new()] == [named[0]["name"]], (
+        "a task that is done again reports it again"
+    )
+
+
+def test_the_path_in_each_row_of_an_npz_takes_no_room(tmp_path: Path) -> None:
+    sink = PredictionWriter(module(), tmp_path, 0)
+    name = f"/data/{'d' * 850}.csv"
+    values = np.random.default_rng(0).random((1000, 12))
+    with sink.write_task(Shard(name, 0, 1000)) as write:
+        write(values, 0)
+    (file,) = sink.take_new()
+    assert file["size"] < values.nbytes + 8 * 1000 + 20_000
+    with np.load(file["path"]) as found:
+        assert found["file"].tolist() == [name] * 1000
+        np.testing.assert_array_equal(found["predictions"], values)

@@ -134,13 +134,13 @@ class OtherTasks:
 
     def _predict(self, lease: LeasedTask) -> TaskOutcome:
         assert self._writer is not None
-        before = {file["path"] for file in self._writer.list_files()}
+        self._writer.take_new()  # of a task that failed
         seen = 0
         with self._writer.write_task(lease.task.shard) as write:
             for batch, predictions in self._model.infer(self._followed(lease, Mode.PREDICTION, "predicting"), 0):
                 write(self._framework.to_numpy(predictions), batch.first)
                 seen += batch.records
-        files = [file for file in self._writer.list_files() if file["path"] not in before]
+        files = self._writer.take_new()
         account = TaskAccount(seen, seen, self._sources.source(Mode.PREDICTION).intake.skips)
         return TaskOutcome(lease.task.shard.records, {"files": files}, account)
 

@@ -67,11 +67,14 @@ def write_predictions(kind: str, to: IO[bytes], file: str, rows: NDArray[np.int6
 
 def _write_npz(to: IO[bytes], file: str, rows: NDArray[np.int64], columns: Columns) -> None:
     """What ``numpy.savez`` writes, which itself takes no array of the name ``file``."""
-    arrays: dict[str, NDArray[Any]] = {FILE: np.full(len(rows), file), ROW: rows, **columns}
+    arrays: dict[str, NDArray[Any]] = {FILE: np.broadcast_to(np.array(file), len(rows)), ROW: rows, **columns}
     with zipfile.ZipFile(to, "w") as archive:
         for name, values in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            # The path in four bytes a character, and the same in each row: compressed it is next to nothing.
+            member.compress_type = zipfile.ZIP_DEFLATED if name == FILE else zipfile.ZIP_STORED
+            with archive.open(member, "w", force_zip64=True) as target:
+                np.lib.format.write_array(target, np.asarray(values), allow_pickle=False)
 
 
 def _write_csv(to: IO[bytes], file: str, rows: NDArray[np.int64], columns: Columns) -> None:

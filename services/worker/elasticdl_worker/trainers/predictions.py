@@ -61,7 +61,8 @@ class PredictionWriter:
         self._module = module
         self._output = output
         self._worker_index = worker_index
-        self._written: dict[str, Path] = {}
+        self._written: dict[str, OutputFile] = {}
+        self._new: dict[str, OutputFile] = {}
         self._processor: _Processor | None = None
         self._kind = kind or "npz"
         require_format(self._kind)
@@ -105,8 +106,13 @@ class PredictionWriter:
             self._write(shard, np.concatenate(rows), parts)
 
     def list_files(self) -> list[OutputFile]:
-        """The files written so far: ``{"name", "path", "sha256", "size"}``."""
-        return [describe_file(path, path.name) for path in self._written.values()]
+        """The files written so far: ``{"name", "path", "sha256", "size"}``, each as it was when it was written."""
+        return list(self._written.values())
+
+    def take_new(self) -> list[OutputFile]:
+        """The files written since they were last taken; one that was written again is among them."""
+        taken, self._new = list(self._new.values()), {}
+        return taken
 
     def _process(self, processor: _Processor, predictions: object) -> None:
         arrays = {name: value.view(OutputArray) for name, value in _named(predictions).items()}
@@ -122,7 +128,7 @@ class PredictionWriter:
         with durable.writing(path) as file:
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             write_predictions(self._kind, file, shard.name, rows, arrays)
-        self._written[path.name] = path
+        self._written[path.name] = self._new[path.name] = describe_file(path, path.name)
 
 
 def _named(predictions: object) -> dict[str, NDArray[np.generic]]:
