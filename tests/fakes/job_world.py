@@ -103,6 +103,7 @@ class World:
         self.next_tick = self.next_poll = self.next_reap = self.next_flush = 0.0
         self.flushed = self.store.saved()
         self.tail_lost = False
+        self.plants = False
         self.trouble_since: float | None = None
         self.save_fails = 0.0
         self.server_start_s = 0.0
@@ -458,6 +459,7 @@ class World:
         if self.dispatcher is not None and self.now >= self.next_reap:
             self.next_reap = self.now + 1.0
             finish(self.dispatcher.reap())
+            finish(self.dispatcher.watch())
         workers = list(self.workers.values())
         self.rng.shuffle(workers)
         for worker in workers:

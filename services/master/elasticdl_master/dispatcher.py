@@ -25,6 +25,7 @@ from elasticdl_master.changes import Changes
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_master.state.agreement import contradiction, news_in
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.workers import GROUP
@@ -304,6 +305,27 @@ class TaskDispatcher:
             return
         if leases:
             await self._handle(ev.LeasesTaken(leases))
+
+    async def watch(self) -> None:
+        """Compares the queue with the machine; where they contradict each other each learns what the other knows."""
+        await self._changes.make(self._watch())
+
+    async def _watch(self) -> None:
+        if self.broken:
+            return
+        try:
+            why = contradiction(self.machine, await self._queue(self.queue.counts()))
+            contents = await self._queue(self.queue.load()) if why else None
+        except UnavailableError:
+            return
+        if contents is None:
+            return
+        _log.error("the queue and the machine contradict each other", why=why)
+        news = news_in(self.machine, contents)
+        for event in news:
+            await self._handle(event)
+        await self._handle(ev.Contradicted(why, sum(isinstance(event, ev.TaskReported) for event in news)))
+        await self._carry_out(do.RebuildQueue())
 
     async def _keep_group_leases(self) -> None:
         """What the group holds it holds as long as it lives, whether its members can be heard or not."""

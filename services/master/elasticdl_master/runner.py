@@ -291,7 +291,8 @@ class JobRunner:
             begins = {"degraded": self._trouble()} if self._trouble() else {}
             return await self._api.heartbeat(begins, [])
         status = status_of(machine, self._trouble())
-        meters.show_all("job", partial(meters_of, status, machine.supervisor.target))
+        target = machine.supervisor.target
+        meters.show_all("job", partial(meters_of, status, target, machine.troubles.contradictions))
         self._recorder.record(time.time(), numbers_of(status, machine.supervisor.target))
         (losses, numbers), rows = self._outbox.take_losses(), self._recorder.take(everything=last)
         try:
@@ -317,6 +318,7 @@ class JobRunner:
         while True:
             await asyncio.sleep(_REAP_S)
             await self._dispatcher.reap()
+            await self._dispatcher.watch()
 
     async def _repairs(self) -> None:
         while True:

@@ -79,6 +79,7 @@ _OF_MASTERS = (
     Meter("elasticdl_job_records_redone_total", "Records processed once more, for a worker or a PS was lost."),
     Meter("elasticdl_job_records_duplicated", "Records that are in the model too often."),
     Meter("elasticdl_job_records_skipped", "Records that were passed over, with a reason."),
+    Meter("elasticdl_job_queue_contradictions_total", "Times that the task queue did not agree with its master."),
     Meter("elasticdl_job_degraded", "Whether the job has trouble now: 0 or 1."),
 )
 _OF_AGENTS = (

@@ -46,6 +46,11 @@ def test_a_store_that_lost_its_tail_is_noticed_and_hands_out_nothing(server: Red
                 await queue.counts()  # on the connection that is gone
             with pytest.raises(StoreLostError):
                 await queue.counts()
+            for _ in range(5):  # nor do these bring it up to what was seen
+                with pytest.raises(StoreLostError):
+                    await queue.keep({1: "a post"})
+                with pytest.raises(StoreLostError):
+                    await queue.drop([1])
             with pytest.raises(StoreLostError):
                 await queue.lease("worker-2.0", 1, 60.0)
             with pytest.raises(StoreLostError):

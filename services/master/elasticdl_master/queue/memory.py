@@ -187,11 +187,11 @@ class MemoryQueue:
 
     async def keep(self, posts: Mapping[int, str]) -> None:
         """See the port."""
-        self._enter(ready=False).posts.update(posts)
+        self._enter(made=False).posts.update(posts)
 
     async def drop(self, posts: Iterable[int]) -> None:
         """See the port."""
-        kept = self._enter(ready=False).posts
+        kept = self._enter(made=False).posts
         for number in posts:
             kept.pop(number, None)
 
@@ -211,10 +211,10 @@ class MemoryQueue:
     async def close(self) -> None:
         """Nothing to close."""
 
-    def _enter(self, *, ready: bool = True) -> MemoryStore:
+    def _enter(self, *, ready: bool = True, made: bool = True) -> MemoryStore:
         if self._store.epoch > self._epoch:
             raise FencedError(f"epoch {self._store.epoch} took over from {self._epoch}")
-        if ready and (not self._store.ready or self._store.sequence < self._seen):
+        if ready and ((made and not self._store.ready) or self._store.sequence < self._seen):
             raise StoreLostError("the store does not hold the queue")
         # A store that is behind what was seen has lost the end of its log.
         self._seen = self._store.sequence = max(self._store.sequence, self._seen) + 1

@@ -239,6 +239,19 @@ class StoreChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradicted:
+    """Queue and machine did not agree; each has learnt what the other knew.
+
+    Attributes:
+        why: in what.
+        learnt: tasks of which the machine had missed that they are done.
+    """
+
+    why: str
+    learnt: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberMet:
     """A member of the group, or who wants to be one, says how it is."""
 
@@ -298,6 +311,7 @@ Event: TypeAlias = (
     | TalliesRead
     | TracesFailed
     | StoreChanged
+    | Contradicted
     | MemberMet
     | GroupLooked
     | GroupAllowed

@@ -144,6 +144,7 @@ class JobMachine:
             ev.TalliesRead: (self.closing,),
             # what is in the way
             ev.StoreChanged: (self.troubles,),
+            ev.Contradicted: (self.troubles,),
             ev.TracesFailed: (self.troubles,),
         }
 
@@ -229,6 +230,19 @@ class JobMachine:
             case TaskType.LIST_SHARDS:
                 return self.listing.payload(task)
         return {}
+
+    def lacks(self, task: TaskId) -> bool:
+        """Whether a task, or any record of it, is still to do."""
+        run = self.evaluations.of(task)
+        if task.type is self.plans.main_type and self.plans.with_epochs:
+            ledger = self.epochs.ledger if task.epoch == self.epochs.number else None
+        elif task.type is TaskType.EVALUATION:
+            ledger = run.progress if run is not None else None
+        else:
+            return task in self.single_tasks.pending
+        if ledger is None or not ledger.plan.holds(task):
+            return False
+        return any(rest.start < task.end and task.start < rest.end for rest in ledger.remaining([task.index]))
 
     def contents(self) -> Contents:
         """What the queue must hold, to rebuild it."""

@@ -6,12 +6,13 @@ from elasticdl_core.meters import MeterKey
 from elasticdl_master.state.status import MasterStatus
 
 
-def meters_of(status: MasterStatus, target: int) -> dict[MeterKey, float | None]:
+def meters_of(status: MasterStatus, target: int, contradictions: int = 0) -> dict[MeterKey, float | None]:
     """The numbers.
 
     Args:
         status: the job's.
         target: how many workers it shall have.
+        contradictions: how often queue and machine did not agree.
     """
     progress = status["progress"]
     running = [worker for worker in status["workers"] if worker["state"] == "running"]
@@ -29,6 +30,7 @@ def meters_of(status: MasterStatus, target: int) -> dict[MeterKey, float | None]
         ("elasticdl_job_records_redone_total", ""): status["redone"],
         ("elasticdl_job_records_duplicated", ""): status["duplicates"],
         ("elasticdl_job_records_skipped", ""): sum(status["ledger"]["skipped"].values()),
+        ("elasticdl_job_queue_contradictions_total", ""): contradictions,
         ("elasticdl_job_degraded", ""): status["degraded"] is not None,
         **{("elasticdl_job_step_seconds", part): seconds for part, seconds in status["step"].items()},
     }

@@ -12,17 +12,23 @@ class Troubles:
     Attributes:
         queue: why the task queue is away; empty if it is not.
         traces: why no traces are written; empty if they are.
+        contradictions: how often queue and machine did not agree.
     """
 
     def __init__(self) -> None:
         self.queue = ""
         self.traces = ""
+        self.contradictions = 0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Takes in a trouble, or that one is over."""
         match event:
             case ev.StoreChanged(reason):
                 return self._store_changed(reason)
+            case ev.Contradicted(why, learnt):
+                self.contradictions += 1
+                text = f"the task queue did not agree with its master and was made anew: {why}"
+                return [tell("queue_contradiction", text, learnt=learnt)]
             case ev.TracesFailed(owner, reason):
                 self.traces = reason
                 return [tell("traces_failed", f"{owner} {reason}; training goes on without traces")]

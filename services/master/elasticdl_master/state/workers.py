@@ -182,6 +182,14 @@ class WorkerPool:
         """Everything that living workers, and their group, hold: worker, token, task."""
         return [(worker, token, task) for worker in self._holders for token, task in worker.leases.items()]
 
+    def count_leases(self) -> int:
+        """Number of tasks that living workers, and their group, hold."""
+        return sum(len(worker.leases) for worker in self._holders)
+
+    def is_living(self, owner: str) -> bool:
+        """Whether an owner of leases is a worker that lives, or the group of those."""
+        return any(worker.owner == owner for worker in self._holders)
+
     def training_in_hand(self) -> list[TaskId]:
         """The training tasks that living workers hold."""
         return [task for _, _, task in self.leases() if task.type is TaskType.TRAINING]

@@ -1,5 +1,5 @@
 -- ARGV: 3.. numbers of posts. Returns sequence.
-local refused = refuse(false)
+local refused = refuse_behind()
 if refused then
   return refused
 end

@@ -1,5 +1,5 @@
 -- ARGV: 3.. number of a post, its text. Also before the queue is made. Returns sequence.
-local refused = refuse(false)
+local refused = refuse_behind()
 if refused then
   return refused
 end

@@ -19,6 +19,15 @@ local function refuse(needs_ready)
   return nil
 end
 
+-- What is kept beside the queue: also before that is made, but not in a store that forgot moves.
+local function refuse_behind()
+  local refused = refuse(false)
+  if not refused and tonumber(redis.call('GET', SEQ) or '0') < tonumber(ARGV[2]) then
+    refused = redis.error_reply('LOST')
+  end
+  return refused
+end
+
 local function now()
   local time = redis.call('TIME')
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
