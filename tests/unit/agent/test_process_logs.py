@@ -50,6 +50,27 @@ async def test_nothing_is_lost_or_doubled_when_a_file_is_rotated_under_the_reade
     assert (tmp_path / "worker-1.1.log").read_bytes() == b"third--"
 
 
+@pytest.mark.parametrize(("many", "gone"), [(0, 0), (3, 0), (6, 0), (7, 3), (9, 3), (10, 6), (31, 27)])
+async def test_a_log_whose_first_lines_were_dropped_says_so(tmp_path: Path, many: int, gone: int) -> None:
+    """48.6 MB of output began at line 157,001 without a word."""
+    log = RotatingLog(str(tmp_path / "worker-1.1.log"), limit=9)
+    lines = [b"%2d\n" % number for number in range(many)]
+    for line in lines:
+        log.write(line)
+    kept = b"".join(lines[gone:])
+    if not many:
+        (tmp_path / "worker-1.1.log").touch()
+    head, said, rest = (await read(tmp_path)).partition(b" MiB of a process\n")
+    if not gone:
+        assert (head, said) == (kept, b"")
+        return
+    assert f"{gone:,} lines before ({3 * gone:,} bytes) were dropped".encode() in head
+    assert rest == kept
+    assert await read(tmp_path, tail=6) == kept[-6:], "who asks for the end only misses nothing"
+    (tmp_path / "worker-1.1.log.dropped").write_text("nonsense")
+    assert await read(tmp_path) == kept
+
+
 async def test_an_unknown_process_is_not_found(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(NotFoundError):

@@ -10,6 +10,8 @@ import pytest
 from elasticdl_core.job import JobState
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
 from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import SEEDS, Faults, check_that_nothing_is_lost, kinds, make_world
@@ -26,6 +28,32 @@ def test_a_limit_of_steps_reached_before_the_listing_is_complete_still_ends_with
     assert world.state is JobState.SUCCEEDED
     assert [one.model_version for one in world.evaluations] == [world.manifests[-1]["version"]]
     assert world.plan is not None
+
+
+def test_a_full_disk_is_told_at_growing_intervals_and_at_once_when_it_comes_again() -> None:
+    """It was an event every 5 seconds without end."""
+    world = make_world(1, checkpoint_steps=4)
+    world.start_master()
+    checkpoints = world.machine.checkpoints
+
+    def fail_for(hours: int, start: float) -> list[tuple[float, str]]:
+        told = []
+        for passed in range(0, hours * 3600, 5):
+            now = start + passed
+            for told_now in checkpoints.handle(ev.SaveFailed("periodic", "no space left on device"), now):
+                assert isinstance(told_now, do.PostEvent)
+                told.append((float(passed), told_now.message))
+        assert checkpoints.trouble == "no space left on device"
+        return told
+
+    told = fail_for(6, 1000.0)
+    assert told[0] == (0.0, "no checkpoint: no space left on device")
+    assert told[1] == (60.0, "no checkpoint: no space left on device (13 failures since the last checkpoint)")
+    assert [at for at, _ in told[1:8]] == [60, 180, 420, 900, 1860, 3780, 7380]
+    assert len(told) == 11
+    checkpoints.handle(ev.Saved("periodic", {"version": 1, "directory": "/c/1"}), 90_000.0)
+    assert checkpoints.trouble == ""
+    assert [at for at, _ in fail_for(1, 100_000.0)] == [0, 60, 180, 420, 900, 1860]
 
 
 @pytest.mark.parametrize("listed", [[Shard("a", 0, 1 << 62)], [Shard("a", 0, 5), Shard("b", 0, (1 << 63) - 1)]])

@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 import structlog
 
 from elasticdl_agent.processes.child import LOG_BYTES
-from elasticdl_agent.processes.shim import TIMES, TIMES_EVERY_S, RotatingLog
+from elasticdl_agent.processes.shim import DROPPED, TIMES, TIMES_EVERY_S, RotatingLog
 from elasticdl_core.errors import NotFoundError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.lifecycle import in_thread
@@ -57,7 +57,7 @@ async def read_logs(
     may_grow: Callable[[], bool],
     since: float | None = None,
 ) -> AsyncGenerator[bytes]:
-    """Yields the output of a process's incarnations.
+    """Yields the output of a process's incarnations; where the first of it was lost to rotation, a line says so.
 
     Args:
         folder: the job's log folder.
@@ -102,6 +102,7 @@ class _LogReader:
         self._folder = folder
         self._pattern = re.compile(rf"{role}-{index}\.(\d{{1,6}})\.log(\.1)?")
         self._open: dict[tuple[int, int], BinaryIO] = {}
+        self._heads: dict[int, bytes] = {}
 
     def begin(self, tail: int | None, since: float | None = None) -> bool:
         """Goes to ``tail`` bytes before the present end, or to a time; returns whether there is any file."""
@@ -113,32 +114,48 @@ class _LogReader:
             start = 0 if since is None else _printed_since(file, size, marks, since)
             file.seek(max(min(skip, size), start))
             skip -= min(skip, size)
+        self._heads = self._lost()
         return bool(files)
+
+    def _lost(self) -> dict[int, bytes]:
+        """Lines to say before files that are read from their beginning, which is not that of the output."""
+        found = {}
+        for folder, name in self._in_folder():
+            path, rotated, _ = name.rpartition(".1")
+            file = self._take(folder, name) if rotated and name.endswith(".log.1") else None
+            if file is None or file.tell():
+                continue
+            try:
+                with os.fdopen(open_plain(path + DROPPED, folder), "rb") as told:
+                    counts = _MARK.fullmatch(told.read(64).rstrip(b"\n"))
+            except FileNotFoundError:
+                continue
+            if counts:
+                size, lines = int(counts[1]), int(counts[2])
+                words = f"the log begins here: {lines:,} lines before ({size:,} bytes) were dropped, as it keeps "
+                words += f"the last {LOG_BYTES >> 20} to {2 * LOG_BYTES >> 20} MiB of a process"
+                found[file.fileno()] = f"[elasticdl] {words}\n".encode()
+        return found
 
     def _marks(self) -> dict[int, list[tuple[int, int]]]:
         """What is known of when the files were written, by their inodes: offsets and milliseconds."""
         found = {}
-        try:
-            folder = open_below(self._folder.parents[1], f"{self._folder.parent.name}/{self._folder.name}")
-        except FileNotFoundError:
-            return {}
-        try:
-            for name in self._names(folder):
-                try:
-                    descriptor = open_plain(name + TIMES, folder)
-                except FileNotFoundError:
-                    continue
-                with os.fdopen(descriptor, "rb") as file:
-                    head, *lines = file.read(_MOST_TIMES).split(b"\n")[:-1] or [b""]
-                if _NUMBER.fullmatch(head):
-                    found[int(head)] = [(int(m[1]), int(m[2])) for m in map(_MARK.fullmatch, lines) if m]
-        finally:
-            os.close(folder)
+        for folder, name in self._in_folder():
+            try:
+                descriptor = open_plain(name + TIMES, folder)
+            except FileNotFoundError:
+                continue
+            with os.fdopen(descriptor, "rb") as file:
+                head, *lines = file.read(_MOST_TIMES).split(b"\n")[:-1] or [b""]
+            if _NUMBER.fullmatch(head):
+                found[int(head)] = [(int(m[1]), int(m[2])) for m in map(_MARK.fullmatch, lines) if m]
         return found
 
     def news(self) -> Iterator[bytes]:
         """Yields what was added since the last time."""
         for file in self._files():
+            if head := self._heads.pop(file.fileno(), b""):
+                yield head
             while piece := file.read(_CHUNK):
                 yield piece
 
@@ -149,6 +166,13 @@ class _LogReader:
 
     def _files(self) -> Iterator[BinaryIO]:
         """The files, in the order in which they were written."""
+        for folder, name in self._in_folder():
+            file = self._take(folder, name)
+            if file is not None:
+                yield file
+
+    def _in_folder(self) -> Iterator[tuple[int, str]]:
+        """The folder, open, with the name of each file, in the order in which they were written."""
         try:
             # The job's own folder is the job's to replace; the one around it is ours.
             folder = open_below(self._folder.parents[1], f"{self._folder.parent.name}/{self._folder.name}")
@@ -156,9 +180,7 @@ class _LogReader:
             return
         try:
             for name in self._names(folder):
-                file = self._take(folder, name)
-                if file is not None:
-                    yield file
+                yield folder, name
         finally:
             os.close(folder)
 

@@ -68,12 +68,15 @@ TIMES = ".times"
 """Beside ``<log>``: ``<log>.times``, the inode of the log and then lines of an offset and the time from which on what
 stands there was printed, in milliseconds since 1970: one for each second in which something was."""
 TIMES_EVERY_S = 1.0
+DROPPED = ".dropped"
+"""Beside a log that was rotated more than once: ``<log>.dropped``, how many bytes and how many lines were printed
+before what ``<log>.1`` begins with, and are gone."""
 
 
 class RotatingLog:
     """Appends to a file that becomes ``<path>.1`` when it is full; a full disk loses output, never the process.
 
-    When it was written is kept in a file beside it (see ``TIMES``).
+    When it was written is kept in a file beside it (see ``TIMES``), and in another what was lost (see ``DROPPED``).
 
     Args:
         path: the file; its folder exists.
@@ -87,12 +90,15 @@ class RotatingLog:
         self._clock = clock
         self._fd = self._times = -1
         self._size = self._line = 0
+        self._lines = self._lines_before = 0
+        self._gone = [0, 0]
         self._begin()
 
     def write(self, data: bytes) -> None:
         """Appends data, rotating first if it would not fit."""
         try:
             if self._size and self._size + len(data) > self._limit:
+                self._note_dropped()
                 os.replace(self._path, self._path + ".1")  # noqa: PTH105 - pathlib doubles the start-up time
                 self._replace_times()
                 os.close(self._fd)
@@ -101,6 +107,7 @@ class RotatingLog:
             self._mark()
             while data:
                 written = os.write(self._fd, data)
+                self._lines += data.count(b"\n", 0, written)
                 last = data.rfind(b"\n", 0, written)
                 if last >= 0:
                     self._line = self._size + last + 1
@@ -130,6 +137,21 @@ class RotatingLog:
             self._times = self._open(self._path + TIMES)
             if not os.fstat(self._times).st_size:
                 os.write(self._times, b"%d\n" % found.st_ino)
+        except OSError:
+            return
+
+    def _note_dropped(self) -> None:
+        """Notes what goes with the file that was rotated last, if there is one."""
+        lines, self._lines_before, self._lines = self._lines_before, self._lines, 0
+        try:
+            self._gone[0] += os.lstat(self._path + ".1").st_size
+            self._gone[1] += lines
+            self._remove(self._path + DROPPED)
+            note = self._open(self._path + DROPPED)
+            try:
+                os.write(note, b"%d %d\n" % (self._gone[0], self._gone[1]))
+            finally:
+                os.close(note)
         except OSError:
             return
 

@@ -18,6 +18,8 @@ FINAL = "final"
 SUSPEND = "suspend"
 
 _RETRY_S = 5.0
+_TOLD_FIRST_S = 60.0
+_TOLD_LATEST_S = 3600.0
 
 
 class CheckpointBook:
@@ -143,19 +145,35 @@ class Checkpoints:
         )
         self.trouble = ""
         self._not_before = 0.0
+        self._failures = 0
+        self._tell_at = 0.0
+        self._told_every_s = _TOLD_FIRST_S
 
     def handle(self, event: ev.Event, now: float) -> list[do.Instruction]:
         """Takes in how a save ended."""
         match event:
             case ev.Saved(manifest=manifest):
-                self.trouble = ""
+                self.trouble, self._failures = "", 0
                 return [do.Prune(old) for old in self.book.committed(manifest, now)]
             case ev.SaveFailed(message=message):
                 self.book.failed(now)
                 self.trouble = message
                 self._not_before = now + _RETRY_S
-                return [do.tell("checkpoint_failed", f"no checkpoint: {message}")]
+                return self._tell_failure(message, now)
         return []
+
+    def _tell_failure(self, message: str, now: float) -> list[do.Instruction]:
+        """Tells the first failure at once, and what goes on failing at growing intervals."""
+        self._failures += 1
+        if self._failures == 1:
+            self._told_every_s = _TOLD_FIRST_S
+        elif now < self._tell_at:
+            return []
+        else:
+            self._told_every_s = min(_TOLD_LATEST_S, 2.0 * self._told_every_s)
+        self._tell_at = now + self._told_every_s
+        tries = f" ({self._failures} failures since the last checkpoint)" if self._failures > 1 else ""
+        return [do.tell("checkpoint_failed", f"no checkpoint: {message}{tries}")]
 
     def save_due(self, now: float) -> list[do.Instruction]:
         """Takes a checkpoint if one is due."""
