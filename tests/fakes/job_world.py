@@ -19,6 +19,7 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec, JobState
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.process_life import EndCause, LifeStage, ProcessLife
+from elasticdl_core.series import SeriesRow
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
@@ -84,6 +85,7 @@ class World:
         self.events: list[do.PostEvent] = []
         self.lives: dict[Key, ProcessLife] = {}
         self.losses: dict[int, float] = {}
+        self.series: dict[tuple[int, int], SeriesRow] = {}
         self.transitions: list[JobState] = []
         self.reason = ""
         self.detail: Mapping[str, Any] = {}
@@ -227,6 +229,8 @@ class World:
                 self.artifacts = [*(one for one in self.artifacts if one.name != name), instruction]
             case do.PostLosses(losses):
                 self.losses.update(losses)
+            case do.PostSeries(rows):
+                self.series.update({(row.tier, row.start): row for row in rows})
             case do.SetState(to, reason, detail):
                 self.reason = reason
                 assert not self.state.terminal, f"{self.state} -> {to}"

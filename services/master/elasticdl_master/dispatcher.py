@@ -129,6 +129,15 @@ class TaskDispatcher:
         """Passes an event to the machine, and carries out what it decides."""
         await self._changes.make(self._handle(event))
 
+    async def keep(self, what: Told) -> Post:
+        """Keeps something for the api that no decision of the machine has brought about."""
+        return await self._changes.make(self._keep_one(what))
+
+    async def _keep_one(self, what: Told) -> Post:
+        post = self._unposted.add(what)
+        await self._keep([post])
+        return post
+
     async def posted(self, numbers: Sequence[int]) -> None:
         """The api was told, or will never be: it need not be kept any longer."""
         await self._changes.make(self._drop_posts(numbers))

@@ -299,7 +299,10 @@ class JobRunner:
             wishes = await self._beats.send(status, losses, rows)
         except UnavailableError:
             self._outbox.give_back_losses(losses, numbers)
-            self._recorder.give_back(rows)
+            whole = tuple(row for row in rows if not row.tier and not last)
+            self._recorder.give_back(row for row in rows if row not in whole)
+            if whole:  # the next master could not measure them again
+                self._post(await self._dispatcher.keep(do.PostSeries(whole)))
             raise
         await self._outbox.note_posted(numbers)
         return wishes
@@ -390,6 +393,8 @@ class JobRunner:
     def _post(self, post: Post) -> None:
         api, outbox, number = self._api, self._outbox, post.number
         match post.what:
+            case do.PostSeries(rows):
+                outbox.post("series", lambda: api.heartbeat({}, [], rows), number)
             case do.PostLosses(losses):
                 outbox.add_losses(losses, post.at, number)
             case do.PostEvent(kind, message, detail):

@@ -1,7 +1,8 @@
 """What the api is to be told and has not been: kept in the queue's store until it was, for the next master to tell.
 
 A takeover record says what was decided, and what was decided may wait here for as long as the api is away. Telling
-again changes nothing: evaluations have numbers, artifacts names, lives stages and losses versions. (An event is told
+again changes nothing: evaluations have numbers, artifacts names, lives stages, losses versions and rows
+of series spans. (An event is told
 twice if its master died in the moment between.) Done-marks are not kept: the queue's done tasks say the same.
 """
 
@@ -17,15 +18,17 @@ import structlog
 
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EndCause, LifeStage
+from elasticdl_core.series import SeriesRow
 from elasticdl_master.state import instructions as do
 
-Told: TypeAlias = do.PostEvaluation | do.PostArtifact | do.PostEvent | do.PostLife | do.PostLosses
+Told: TypeAlias = do.PostEvaluation | do.PostArtifact | do.PostEvent | do.PostLife | do.PostLosses | do.PostSeries
 _KINDS: Mapping[str, type[Any]] = {
     "evaluation": do.PostEvaluation,
     "artifact": do.PostArtifact,
     "event": do.PostEvent,
     "life": do.PostLife,
     "losses": do.PostLosses,
+    "series": do.PostSeries,
 }
 KEPT = tuple(_KINDS.values())
 """The instructions that are kept until they are carried out."""
@@ -104,4 +107,6 @@ def _read(number: int, text: str) -> Post:
         data["cause"] = EndCause(data["cause"]) if data["cause"] else None
     if kind is do.PostLosses:
         data["losses"] = tuple((int(version), float(loss)) for version, loss in data["losses"])
+    if kind is do.PostSeries:
+        data["rows"] = tuple(SeriesRow(**row) for row in data["rows"])
     return Post(number, float(told["at"]), kind(**data))

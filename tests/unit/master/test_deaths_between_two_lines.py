@@ -11,15 +11,18 @@ import pytest
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EndCause, LifeStage
+from elasticdl_core.series import SeriesRow
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import TaskQueue
+from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.unposted import Post, Unposted
 from tests.fakes.broken_calls import FarQueue
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import make_spec
+from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit
 RECORDS, EPOCHS = 14, 3
@@ -143,6 +146,25 @@ def test_an_artifact_that_waits_for_the_api_when_the_master_dies_is_told_by_the_
     world.go_to_the_end()
 
 
+def test_series_and_losses_that_wait_for_the_api_when_the_master_dies_are_told_by_the_next_one() -> None:
+    world = DyingWorld()
+    world.start_master()
+    run(world, lambda world: world.machine.epochs.ledger.tasks_done == 1)
+    row = SeriesRow(0, 1010, 3, {"loss": [0.5]})
+    world.api_back_at = float("inf")
+    assert world.dispatcher is not None
+    world.post(finish(world.dispatcher.keep(do.PostSeries((row,)))))
+    owner = next(iter(world.workers.values())).id
+    world.tell(ev.WorkerHeartbeat(owner.index, owner.incarnation, losses=((77, 0.5),)))
+    world.kill_master(1.0)
+    assert not world.series
+    assert 77 not in world.losses
+    world.api_back_at = world.now + 30.0
+    world.go_to_the_end()
+    assert world.series == {(0, 1010): row}
+    assert world.losses[77] == 0.5
+
+
 LIFE = do.PostLife(Role.PS, 1, 2, LifeStage.ENDED, EndCause.CRASHED, -9, "signal 9", announce=False)
 
 
@@ -154,6 +176,7 @@ LIFE = do.PostLife(Role.PS, 1, 2, LifeStage.ENDED, EndCause.CRASHED, -9, "signal
         do.PostEvent("skipped", "one record", {"records": 1}),
         LIFE,
         do.PostLosses(((4, 0.5), (5, float("inf")))),
+        do.PostSeries((SeriesRow(0, 1010, 3, {"loss": [0.5, 0.25, 0.75]}),)),
     ],
 )
 def test_a_post_is_read_as_it_was_kept(told: Any) -> None:

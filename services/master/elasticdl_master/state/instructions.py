@@ -10,6 +10,7 @@ from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EndCause, LifeStage
+from elasticdl_core.series import SeriesRow
 from elasticdl_core.task import TaskId
 from elasticdl_master.state.accounts import RecordAccount
 
@@ -172,6 +173,13 @@ class PostLosses:
 
 
 @dataclass(frozen=True, slots=True)
+class PostSeries:
+    """Rows of the job's series that no heartbeat could tell; of complete spans."""
+
+    rows: Sequence[SeriesRow]
+
+
+@dataclass(frozen=True, slots=True)
 class PostEvent:
     """Tell the user something."""
 
@@ -271,6 +279,7 @@ Instruction: TypeAlias = (
     | PutPlan
     | ListShards
     | PostLosses
+    | PostSeries
     | PostEvent
     | PostLife
     | PostLiving
