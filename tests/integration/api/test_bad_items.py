@@ -13,10 +13,12 @@ from elasticdl_api.background.items import Items
 from elasticdl_api.background.leftovers import LEFT_AT_ONCE, LeftoverCleanup
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
+from elasticdl_api.store.retention import RetentionStore
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from elasticdl_runtime.bundles import digest_of
 from tests.fakes.launcher import FakeLauncher
-from tests.integration.api.conftest import Api
+from tests.integration.api.conftest import Api, make_zip
 from tests.integration.api.test_background import Clock, _launched, _master, _sql
 
 pytestmark = pytest.mark.integration
@@ -192,3 +194,24 @@ async def test_items_are_put_off_ever_longer_and_forgotten_when_they_go_well_or_
     assert not await look()
     assert {name: len(found) - begun[name] for name, found in tries.items()} == {"c": 1, "a": 1, "b": 0}
     assert not any(items.is_put_off(name) for name in "abc")
+
+
+async def test_a_bundle_that_is_uploaded_while_strays_are_removed_keeps_its_file(api: Api) -> None:
+    data = make_zip({"model.py": "x = 1"})
+    digest = digest_of(data)
+    path = api.services.settings.bundles_dir / f"{digest[7:]}.zip"
+    other = path.with_name(f"{'0' * 64}.zip")
+    for stray in (path, other):
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        stray.write_bytes(b"left over")
+        os.utime(stray, (1, 1))
+
+    class Uploading(RetentionStore):
+        async def list_bundles(self, digests: Any) -> frozenset[str]:
+            known = await super().list_bundles(digests)
+            assert (await api.http.put(f"/bundles/{digest}", content=data)).status_code == 201
+            return known
+
+    await Housekeeping(api.services.settings, Uploading(api.services.database)).step()
+    assert (await api.http.get(f"/bundles/{digest}")).content == data
+    assert [found.name for found in path.parent.iterdir()] == [path.name]

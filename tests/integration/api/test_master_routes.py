@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.bundles import digest_of
@@ -346,3 +347,34 @@ async def test_one_item_that_cannot_be_taken_does_not_refuse_a_report(api: Api) 
     failed = await master.post("/state", to="FAILED", reason="r" * 300_000)
     assert failed.status_code == 200
     assert (await api.job(job_id))["state"] == "FAILED"
+
+
+async def test_artifacts_with_long_names_have_pages_and_longer_ones_are_refused(api: Api) -> None:
+    job_id, master = await api.running()
+    names = sorted(["名" * 1000, "é" * 1000, "\x01" * 1000, "😀" * 1000])
+    for name in names:
+        report = {"name": name, "path": "a", "size": 1, "sha256": "0" * 64}
+        assert (await master.post("/artifacts", **report)).status_code == 204
+    assert (await master.post("/artifacts", **{**report, "name": "x" * 1001})).status_code == 422
+    found, token = [], None
+    while True:
+        params = {"limit": 1} | ({"page_token": token} if token else {})
+        page = (await api.http.get(f"/v1/jobs/{job_id}/artifacts", params=params)).json()
+        found += [one["name"] for one in page["artifacts"]]
+        token = page["next_page_token"]
+        if token is None:
+            break
+    assert sorted(found) == names
+
+
+async def test_a_checkpoint_that_another_namespace_uses_is_kept_without_saying_by_which_job(api: Api) -> None:
+    _, master = await api.running()
+    await api.token("others", "submit")
+    used = "spec = spec || jsonb_build_object('checkpoint_dir_for_init', '/ck/v1')"
+    for changes, said in ((f"{used}, namespace = 'others'", "a job of another namespace begins"), (used, "job ")):
+        user = await api.submit()
+        async with api.services.database.transaction() as connection:
+            await connection.execute(text(f"UPDATE jobs SET {changes} WHERE id = :id"), {"id": user})
+        answer = await master.request("DELETE", f"/checkpoints/1?epoch={master.epoch}&directory=/ck/v1")
+        assert (answer.status_code, answer.json()["detail"][: len(said)]) == (409, said)
+        assert (user in answer.text) is (said == "job ")

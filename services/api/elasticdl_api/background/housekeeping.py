@@ -141,13 +141,14 @@ class Housekeeping:
         name_of: Callable[[Path], str],
     ) -> None:
         """Removes files that no row knows: left by an end in the wrong moment, or by what was just removed."""
-        old = await asyncio.to_thread(_older_than, folder, STRAY_S)
+        limit = time.time() - STRAY_S
+        old = await asyncio.to_thread(_older_than, folder, limit)
         names = {path: name_of(path) for path in old}
         present = await known(list(names.values())) if names else frozenset()
         for path, name in names.items():
             if name not in present:
                 _log.info("a file that belongs to nothing is removed", path=str(path))
-                await self._remove_files(path)
+                await self._round.handle(str(path), functools.partial(asyncio.to_thread, _remove_stray, path, limit))
 
     async def _measure(self) -> None:
         measured = {}
@@ -161,8 +162,25 @@ class Housekeeping:
         await self._store.record_disk(measured)
 
 
-def _older_than(folder: Path, seconds: float) -> list[Path]:
-    limit = time.time() - seconds
+def _remove_stray(path: Path, limit: float) -> None:
+    """Removes a file or folder that nobody has put anew since it was found: what is put in its place is younger."""
+    aside = path.with_name(f".stray-{path.name}")
+    try:
+        if path.lstat().st_mtime >= limit:
+            return
+        path.rename(aside)
+        if aside.lstat().st_mtime >= limit:
+            # It was replaced between these two lines. What is addressed by its content may be put back twice.
+            aside.rename(path)
+            return
+    except FileNotFoundError:
+        return
+    error = remove_tree(aside)
+    if error is not None:
+        raise error
+
+
+def _older_than(folder: Path, limit: float) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.stat(follow_symlinks=False).st_mtime < limit]

@@ -190,7 +190,7 @@ class EvaluationReport(Stamped):
 class ArtifactReport(Stamped):
     """Something that the job made."""
 
-    name: Annotated[str, Field(min_length=1, max_length=PATH_CHARS)]
+    name: Annotated[str, Field(min_length=1, max_length=1000)]
     path: Annotated[str, Field(min_length=1, max_length=PATH_CHARS)]
     size: Number
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="Compared before it is served.")]

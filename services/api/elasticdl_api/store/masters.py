@@ -275,7 +275,7 @@ class MasterStore:
             await _locked(connection, job_id, epoch)
             user = await _beginning_with(connection, directory, besides=job_id) if directory else None
             if user is not None:
-                raise ConflictError(f"job {user} begins with this checkpoint", fix="remove it when that job is over")
+                raise ConflictError(f"{user} begins with this checkpoint", fix="remove it when that job is over")
             await connection.execute(delete(t.checkpoints).where(mine))
 
     async def record_evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
@@ -336,11 +336,16 @@ async def _locked(connection: AsyncConnection, job_id: str, epoch: int) -> JobRe
 
 
 async def _beginning_with(connection: AsyncConnection, directory: str, *, besides: str) -> str | None:
-    """A job that is not over and begins with the checkpoint in a directory."""
+    """A job that is not over and begins with the checkpoint in a directory; of another namespace only that it is."""
     named = t.jobs.c.spec["checkpoint_dir_for_init"].astext == directory
     living = t.jobs.c.state.not_in([str(state) for state in TERMINAL_STATES])
-    found = await connection.execute(select(t.jobs.c.id).where(living, named, t.jobs.c.id != besides).limit(1))
-    return found.scalar_one_or_none()
+    home = select(t.jobs.c.namespace).where(t.jobs.c.id == besides).scalar_subquery()
+    query = select(t.jobs.c.id, (t.jobs.c.namespace == home).label("near"))
+    found = await connection.execute(
+        query.where(living, named, t.jobs.c.id != besides).order_by(text("near DESC")).limit(1)
+    )
+    row = found.one_or_none()
+    return None if row is None else f"job {row.id}" if row.near else "a job of another namespace"
 
 
 async def _job(connection: AsyncConnection, job_id: str) -> JobRecord:
