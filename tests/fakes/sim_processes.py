@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from elasticdl_core.ports.launcher import ProcessId
-from elasticdl_master.dispatcher import DispatchedTask
+from elasticdl_master.pending_requests import DispatchedTask
 from tests.fakes.plain_loop import PlainLoop
 
 JOB, OTHER_JOB = "sim-1", "sim-0"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.task import TaskType
-from elasticdl_master.dispatcher import DispatchedTask
+from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.lifecycle import Directive

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -20,8 +20,9 @@ import structlog
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.shard import Shard
-from elasticdl_core.task import Lease, LeaseToken, Task, TaskId, TaskType
+from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.changes import Changes
+from elasticdl_master.pending_requests import DispatchedTask, PendingRequest, WorkerReply
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -38,53 +39,6 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _TOGETHER = 64
 """Requests in one exchange with the queue: keeps it, and the wait of whoever comes next, under a few milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchedTask:
-    """A task, and the lease under which a worker has it."""
-
-    task: Task
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReply:
-    """What a worker gets for its request.
-
-    Attributes:
-        leases: what was leased to it.
-        leased: the tasks of these; none for the group, whose desk tells them.
-        directive: what it shall do if there are none.
-        outcome: of its report; None if it made none.
-    """
-
-    leases: Sequence[Lease] = ()
-    leased: Sequence[DispatchedTask] = ()
-    directive: Directive = Directive.WAIT
-    outcome: Outcome | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _PendingRequest:
-    """A request that waits for its reply."""
-
-    request: TaskRequest
-    answer: asyncio.Future[WorkerReply]
-    model_version: int = 0
-    reply: WorkerReply | None = None
-    error: Exception | None = None
-
-    def tell(self) -> None:
-        """Tells whoever still waits for it."""
-        if self.answer.done():
-            return
-        if self.error is not None:
-            self.answer.set_exception(self.error)
-        elif self.reply is not None:
-            self.answer.set_result(self.reply)
-        else:
-            self.answer.cancel()
 
 
 class TaskDispatcher:
@@ -121,7 +75,7 @@ class TaskDispatcher:
         self._post = post
         self._changes = Changes()
         self._listed: dict[str, list[Shard]] = {}
-        self._waiting: list[_PendingRequest] = []
+        self._waiting: list[PendingRequest] = []
         self._last_leased: dict[str, tuple[LeaseToken, Sequence[Lease]]] = {}
         self._rebuilt = 0
 
@@ -375,7 +329,7 @@ class TaskDispatcher:
     # -- requests --------------------------------------------------------------------------------------------------
 
     async def _serve(self, request: TaskRequest, model_version: int = 0) -> WorkerReply:
-        pending = _PendingRequest(request, asyncio.get_running_loop().create_future(), model_version)
+        pending = PendingRequest(request, asyncio.get_running_loop().create_future(), model_version)
         if not self._waiting:  # those that come until it is this one's turn are taken with it
             self._changes.begin(self._take_waiting())
         self._waiting.append(pending)
@@ -395,7 +349,7 @@ class TaskDispatcher:
             for one in taken:
                 one.tell()
 
-    async def _take(self, pending: Sequence[_PendingRequest]) -> None:
+    async def _take(self, pending: Sequence[PendingRequest]) -> None:
         """Takes requests; each gets its reply or its error."""
         try:
             # What is reported now may make an evaluation due for which training waits: it brings no task with it.
@@ -406,7 +360,7 @@ class TaskDispatcher:
                 if one.reply is None and one.error is None:
                     one.error = error
 
-    def _reply_at_once(self, pending: _PendingRequest, *, hold: bool) -> bool:
+    def _reply_at_once(self, pending: PendingRequest, *, hold: bool) -> bool:
         """Replies to a request that the queue is not asked for; one that may have no tasks only reports.
 
         Returns whether it has its reply.
@@ -423,7 +377,7 @@ class TaskDispatcher:
             pending.reply = WorkerReply(directive=told)
         return pending.reply is not None or pending.error is not None
 
-    async def _exchange(self, pending: Sequence[_PendingRequest]) -> None:
+    async def _exchange(self, pending: Sequence[PendingRequest]) -> None:
         if not pending:
             return
         requests = [one.request for one in pending]
@@ -449,7 +403,7 @@ class TaskDispatcher:
         for one, reply in zip(pending, replies, strict=True):
             one.reply = self._reply(one.request, reply.outcome, reply.leases)
 
-    async def _reported(self, pending: _PendingRequest, outcome: Outcome | None) -> None:
+    async def _reported(self, pending: PendingRequest, outcome: Outcome | None) -> None:
         request, task = pending.request, pending.request.task
         assert task is not None
         token = str(request.token)

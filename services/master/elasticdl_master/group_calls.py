@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elasticdl_core.task import LeaseToken, TaskId
-from elasticdl_master.dispatcher import DispatchedTask
+from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.tally import Tallied

@@ -11,8 +11,9 @@ from typing import Any
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.group.rendezvous import Meeting
 from elasticdl_core.task import TaskId, TaskType, lease_order
-from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall, Share
+from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.tally import Tallied
 from elasticdl_master.state.workers import GROUP

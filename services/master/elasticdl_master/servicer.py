@@ -18,10 +18,11 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import BlockReading, Reading
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import LeaseToken, TaskId
-from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Share
 from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.json_forms import check_result, read_description
+from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.processes import INSPECTOR
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev

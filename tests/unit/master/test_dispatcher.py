@@ -11,7 +11,8 @@ from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
-from elasticdl_master.dispatcher import DispatchedTask, TaskDispatcher
+from elasticdl_master.dispatcher import TaskDispatcher
+from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents, Outcome, TaskReply, TaskRequest
 from elasticdl_master.state import events as ev
