@@ -123,7 +123,8 @@ def whole_api(api: FakeApi, tmp_path: Path, zoo: Path) -> FakeApi:
     api.jobs["a-1"] = make_job("a-1", state="SUCCEEDED")
     api.events["a-1"] = [{"id": 7, "kind": "state", "message": "it runs", "detail": {}, "at": "2026-01-02T03:04:05Z"}]
     api.streams["a-1"] = [[sse("end", {})]]
-    api.explanations["a-1"], api.plans, api.comparison = make_explanation(), [make_plan()], make_comparison()
+    api.explanations["a-1"], api.plans = make_explanation(job_id="a-1"), [make_plan()]
+    api.comparison = make_comparison()
     (tmp_path / "rows.csv").write_text("1,2\n3,4\n")
     (zoo / "loop.py").write_text("import elasticdl.torch\n")
     return api

@@ -94,7 +94,8 @@ def calls(values: Any) -> Iterator[list[str]]:
 def whole_api(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     """An API with an answer to everything; and a command line that is built once, not for every call."""
     api.streams["a-1"] = [[sse("end", {})]]
-    api.explanations["a-1"], api.plans, api.comparison = make_explanation(), [make_plan()], make_comparison()
+    api.explanations["a-1"], api.plans = make_explanation(job_id="a-1"), [make_plan()]
+    api.comparison = make_comparison()
     api.prepared["series"] = {"by": "version", "from": 0, "to": 0, "resolution_s": 1, "series": []}
     monkeypatch.setattr("elasticdl.cli.tensorboard.PACKAGE", "no_such_package")  # it would run until it is stopped
     command = typer.main.get_command(build_app())
