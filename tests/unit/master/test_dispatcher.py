@@ -16,6 +16,7 @@ from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents, Outcome, TaskReply, TaskRequest
 from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
@@ -270,3 +271,21 @@ def test_a_list_that_is_reported_and_never_came_is_asked_for_again(
     assert send((dispatcher, again), 0, 4, last=True)
     assert finish(dispatcher.report(again.task.id, again.lease.token, "worker-0.0")).outcome is Outcome.ACCEPTED
     assert dispatcher.machine.plans.main.listed
+
+
+def test_an_instruction_that_fails_takes_none_of_those_after_it_along() -> None:
+    spec = {"model_def": "m.f", "model_zoo": "/zoo", "training_data": "/data", "minibatch_size": 1}
+    store = MemoryStore(lambda: 0.0)
+    seen: list[do.Instruction] = []
+
+    def pass_on(instruction: do.Instruction) -> None:
+        seen.append(instruction)
+        raise ValueError("nobody carries this out")
+
+    machine = JobMachine(Setup(JobSpec.from_mapping(spec), 1))
+    dispatcher = TaskDispatcher(machine, MemoryQueue(store, 1), pass_on, lambda: 0.0)
+    with pytest.raises(ValueError, match="nobody carries this out"):
+        finish(dispatcher.tell(ev.Started()))
+    assert {type(one) for one in seen} >= {do.ListShards, do.LaunchWorker, do.LaunchServer}
+    assert store.ready, "the queue was made"
+    assert store.notes, "and the record written"
