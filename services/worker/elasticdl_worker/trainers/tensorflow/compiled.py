@@ -10,12 +10,55 @@ from elasticdl_worker.trainers.tensorflow.types import Graph, GraphDef, Tensor
 
 R = TypeVar("R")
 _ONE_THREAD = "SINGLE_THREADED_EXECUTOR"
+_MASK = "_keras_mask"
 
 
 def shares_cores() -> bool:
     """Whether this process was given one thread, and has no accelerator to keep busy."""
     one = tf.config.threading.get_intra_op_parallelism_threads() == 1
     return one and not tf.config.list_physical_devices("GPU")
+
+
+class KerasMasks(Generic[R]):
+    """Keras' masks of what a function returns, over the border of its compilation.
+
+    Keras notes as an attribute of a tensor which of its steps are padding; its losses and metrics count the others
+    alone. A compiled function returns tensors that are new, and have none.
+
+    Args:
+        function: to be compiled.
+    """
+
+    def __init__(self, function: Callable[..., R]) -> None:
+        self._function = function
+        self._places: list[int] = []
+
+    def take(self, *arguments: object) -> tuple[R, list[Tensor]]:
+        """What the function returns, and the masks in it: to be compiled."""
+        result = self._function(*arguments)
+        masks = {at: mask_of(value) for at, value in enumerate(tf.nest.flatten(result))}
+        self._places = [at for at, mask in masks.items() if mask is not None]
+        return result, [mask for mask in masks.values() if mask is not None]
+
+    def give(self, returned: tuple[R, list[Tensor]]) -> R:
+        """What the compiled function returned, with its masks where they were."""
+        result, masks = returned
+        if masks:
+            flat = tf.nest.flatten(result)
+            for at, mask in zip(self._places, masks, strict=True):
+                set_mask(flat[at], mask)
+        return result
+
+
+def mask_of(value: object) -> Tensor | None:
+    """Which steps of a tensor count, as Keras notes it; None if all do."""
+    mask: Tensor | None = getattr(value, _MASK, None)
+    return mask
+
+
+def set_mask(value: Tensor, mask: Tensor) -> None:
+    """Notes which steps of a tensor count."""
+    setattr(value, _MASK, mask)
 
 
 class CompiledFunction(Generic[R]):
@@ -33,8 +76,10 @@ class CompiledFunction(Generic[R]):
     """
 
     def __init__(self, function: Callable[..., R], signature: tuple[object, ...], *, xla: bool = False) -> None:
-        def flattened(*tensors: Tensor) -> R:
-            return function(*tf.nest.pack_sequence_as(signature, list(tensors), expand_composites=True))
+        self._masks = KerasMasks(function)
+
+        def flattened(*tensors: Tensor) -> tuple[R, list[Tensor]]:
+            return self._masks.take(*tf.nest.pack_sequence_as(signature, list(tensors), expand_composites=True))
 
         specs = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(signature, expand_composites=True)]
         traced = tf.function(flattened, input_signature=specs, autograph=False, jit_compile=xla or None)
@@ -61,8 +106,8 @@ class CompiledFunction(Generic[R]):
         return result
 
     def _run(self, flat: list[Tensor]) -> R:
-        result: R = self._concrete._call_flat(flat, self._captures)
-        return result
+        result: tuple[R, list[Tensor]] = self._concrete._call_flat(flat, self._captures)
+        return self._masks.give(result)
 
     def graph_def(self) -> GraphDef:
         """The traced operations, as a ``GraphDef``."""

@@ -13,6 +13,7 @@ from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import MetricKind, MetricObject, ModuleMetrics, is_mean, require_sum
+from elasticdl_worker.trainers.tensorflow.compiled import mask_of, set_mask
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
 from elasticdl_worker.trainers.tensorflow.types import (
@@ -22,6 +23,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     LossFunction,
     Nested,
     Predictions,
+    Tensor,
 )
 from elasticdl_worker.user_code import ModelModule
 
@@ -74,11 +76,18 @@ class KerasMetrics(MetricKind):
         refuse_outer(what, function, labels, predictions)
 
     def cut(self, values: Nested, start: int, end: int) -> Nested | None:
-        """Some of the records of nested tensors; None if they cannot be cut."""
+        """Some of the records of nested tensors, with their masks; None if they cannot be cut."""
+
+        def part(value: Tensor) -> Tensor:
+            found, mask = value[start:end], mask_of(value)
+            if mask is not None:
+                set_mask(found, mask[start:end])
+            return found
+
         flat = tf.nest.flatten(values)
         if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
             return None
-        return tf.nest.map_structure(lambda value: value[start:end], values)
+        return tf.nest.map_structure(part, values)
 
 
 class _KerasObject:

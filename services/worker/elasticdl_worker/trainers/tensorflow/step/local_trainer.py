@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from elasticdl.callbacks import Callback
 from elasticdl_worker.trainers.framework import LearningRate, LocalStep, Lookups, Outputs
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import describe_bad_gradient
+from elasticdl_worker.trainers.tensorflow.compiled import KerasMasks
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer, optimizer_name
@@ -154,7 +155,10 @@ class LocalTrainer:
             for table, calls in indices.items()
         }
         middle = (self._labels_spec,) if labels else ()
-        return tf.function(function, input_signature=(self.model.features_spec, *middle, inverse), autograph=False)
+        masks = KerasMasks(function)
+        signature = (self.model.features_spec, *middle, inverse)
+        compiled = tf.function(masks.take, input_signature=signature, autograph=False)
+        return cast(F, lambda *arguments: masks.give(compiled(*arguments)))
 
     def _step_now(self, features: Features, labels: Labels, indices: Inverse) -> tuple[Tensor, Tensor, Predictions]:
         """Loss, which of it and the gradients is not finite (-1 for none, 0 for the loss), and predictions."""
