@@ -65,7 +65,8 @@ class PlainLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.errors.append(context)
+        if isinstance(context.get("exception", Exception()), Exception):  # else a process was made to end there
+            self.errors.append(context)
 
     def get_debug(self) -> bool:
         return False
