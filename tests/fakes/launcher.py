@@ -161,7 +161,15 @@ class FakeLauncher:
         self._advance()
 
     async def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
+        self,
+        job_id: str,
+        role: Role,
+        index: int,
+        *,
+        tail: int | None,
+        follow: bool,
+        since: float | None = None,
+        lines: int | None = None,
     ) -> AsyncGenerator[bytes]:
         mine = [process for process in self._statuses if _place(process) == (job_id, role, index)]
         if not mine:
@@ -169,6 +177,9 @@ class FakeLauncher:
         self.asked_since = since
         if since is not None:
             mine = [process for process in mine if self._printed_at.get(process, since) >= since]
+        if lines is not None:
+            whole = b"".join(self._output[process] for process in mine).splitlines(keepends=True)
+            tail = len(b"".join(whole[-lines:])) if lines else 0
         sent = 0 if tail is None else max(0, sum(len(self._output[process]) for process in mine) - tail)
         while True:
             data = b"".join(self._output[process] for process in mine)

@@ -178,6 +178,7 @@ class AgentServicer:
             follow=request.follow,
             may_grow=lambda: self._table.may_print_more(process.job_id, process.role, process.index),
             since=request.since_ms / 1000 if request.since_ms > 0 else None,
+            lines=int(request.lines) - 1 if request.lines > 0 else None,
         )
         async with contextlib.aclosing(pieces):
             async for piece in pieces:

@@ -184,9 +184,15 @@ async def test_a_watch_begins_with_what_is_and_goes_on_with_each_change(harness:
 
 
 async def collect(
-    harness: Harness, *, tail: int | None = None, follow: bool = False, index: int = 0, since: float | None = None
+    harness: Harness,
+    *,
+    tail: int | None = None,
+    follow: bool = False,
+    index: int = 0,
+    since: float | None = None,
+    lines: int | None = None,
 ) -> bytes:
-    pieces = harness.launcher.logs(JOB, Role.WORKER, index, tail=tail, follow=follow, since=since)
+    pieces = harness.launcher.logs(JOB, Role.WORKER, index, tail=tail, follow=follow, since=since, lines=lines)
     return b"".join([piece async for piece in pieces])
 
 
@@ -198,6 +204,8 @@ async def test_logs_hold_what_all_incarnations_printed(harness: Harness) -> None
     assert await collect(harness, tail=9) == b" 1\nrun 2\n"
     assert await collect(harness, tail=0) == b""
     assert await collect(harness, tail=1000) == b"run 1\nrun 2\n"
+    found = [await collect(harness, lines=lines) for lines in range(4)]
+    assert found == [b"", b"run 2\n", b"run 1\nrun 2\n", b"run 1\nrun 2\n"]
 
 
 async def test_logs_since_a_time_leave_out_what_was_printed_before(harness: Harness) -> None:

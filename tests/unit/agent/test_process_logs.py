@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -223,3 +224,38 @@ async def test_a_clock_that_is_set_back_shows_more_and_never_less(tmp_path: Path
         clock.now = start + at
         log.write(b"%d\n" % at)
     assert (await read(tmp_path, since=start + 5)).endswith(b"10\n")
+
+
+@pytest.mark.parametrize("ending", [b"", b"no end"])
+@pytest.mark.parametrize(
+    "sizes", [(0,), (3, 0), (1, 70_000, 2), (300_000, 5, 300_000, 1), (262_143, 262_144, 262_145)]
+)
+async def test_the_last_lines_are_whole_and_those_of_the_end(
+    tmp_path: Path, sizes: tuple[int, ...], ending: bytes
+) -> None:
+    text = b"".join(b"x" * size + b"\n" for size in sizes) + ending
+    cuts = [0, len(text) // 3, len(text) // 2, len(text)]
+    for number, (start, end) in enumerate(itertools.pairwise(cuts)):
+        (tmp_path / f"worker-1.{number}.log").write_bytes(text[start:end])
+    whole = text.splitlines(keepends=True)
+    for lines in range(len(whole) + 2):
+        wanted = b"".join(whole[-lines:]) if lines else b""
+        pieces = read_logs(tmp_path, Role.WORKER, 1, tail=None, follow=False, may_grow=lambda: False, lines=lines)
+        assert b"".join([piece async for piece in pieces]) == wanted, lines
+
+
+async def test_what_is_printed_while_the_last_lines_are_looked_for_moves_nothing(tmp_path: Path) -> None:
+    """Followed logs began in the middle of a line: their beginning was looked for in one call and read in another."""
+    path = tmp_path / "worker-1.0.log"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(100)))
+    steps = iter([b"more\n", b"and more\n", None])
+
+    def grow() -> bool:
+        data = next(steps)
+        if data is not None:
+            with path.open("ab") as file:
+                file.write(data)
+        return data is not None
+
+    pieces = read_logs(tmp_path, Role.WORKER, 1, tail=None, follow=True, may_grow=grow, lines=2)
+    assert b"".join([piece async for piece in pieces]) == b"line 98\nline 99\nmore\nand more\n"

@@ -26,6 +26,8 @@ from elasticdl_runtime.safe_files import open_below, open_plain
 MAX_FILES = 256
 """Files of one process that are read: the newest ones."""
 _CHUNK = 256 << 10
+TAIL_BYTES = 64 << 20
+"""The most of a log's end that is looked through for its last lines."""
 _MOST_TIMES = 32 << 20
 """Bytes of times that are read: those of two weeks in which something is printed every second."""
 _NUMBER = re.compile(rb"\d{1,20}")
@@ -56,6 +58,7 @@ async def read_logs(
     follow: bool,
     may_grow: Callable[[], bool],
     since: float | None = None,
+    lines: int | None = None,
 ) -> AsyncGenerator[bytes]:
     """Yields the output of a process's incarnations; where the first of it was lost to rotation, a line says so.
 
@@ -67,13 +70,14 @@ async def read_logs(
         follow: go on with what is added while ``may_grow()``.
         may_grow: whether any incarnation runs, or will.
         since: leave out what was printed before, in seconds since 1970; up to a second more may be there.
+        lines: begin that many lines before the present end, at the beginning of a line; as far as 64 MiB back.
 
     Raises:
         NotFoundError: there is no such process.
     """
     reader = _LogReader(folder, role, index)
     try:
-        there = await _off_the_loop(lambda: reader.begin(tail, since))
+        there = await _off_the_loop(lambda: reader.begin(tail, since, lines))
         if not there and not may_grow():
             raise NotFoundError(
                 f"there is no log of {role} {index}",
@@ -104,10 +108,12 @@ class _LogReader:
         self._open: dict[tuple[int, int], BinaryIO] = {}
         self._heads: dict[int, bytes] = {}
 
-    def begin(self, tail: int | None, since: float | None = None) -> bool:
-        """Goes to ``tail`` bytes before the present end, or to a time; returns whether there is any file."""
+    def begin(self, tail: int | None, since: float | None = None, lines: int | None = None) -> bool:
+        """Goes to some bytes or lines before the present end, or to a time; returns whether there is any file."""
         files = list(self._files())
         sizes = [os.fstat(file.fileno()).st_size for file in files]
+        if lines is not None:
+            tail = _length_of_lines(files, sizes, lines)
         skip = 0 if tail is None else max(0, sum(sizes) - tail)
         marks = {} if since is None else self._marks()
         for file, size in zip(files, sizes, strict=True):
@@ -208,6 +214,27 @@ class _LogReader:
             return None
         file = self._open[(found.st_dev, found.st_ino)] = os.fdopen(descriptor, "rb", buffering=0)
         return file
+
+
+def _length_of_lines(files: list[BinaryIO], sizes: list[int], lines: int) -> int:
+    """Bytes of the last lines of files that follow one another; what comes after the last line end is a line, too."""
+    length, ends = 0, 0
+    if not lines:
+        return 0
+    for file, size in zip(reversed(files), reversed(sizes), strict=True):
+        at = size
+        while at > 0 and length < TAIL_BYTES:
+            start = max(0, at - _CHUNK)
+            piece = os.pread(file.fileno(), at - start, start)
+            found = len(piece)
+            while (found := piece.rfind(b"\n", 0, found)) >= 0:
+                if length or found < len(piece) - 1:  # the very last byte ends the last line
+                    ends += 1
+                    if ends == lines:
+                        return length + len(piece) - found - 1
+            length += at - start
+            at = start
+    return length
 
 
 def _printed_since(file: BinaryIO, size: int, marks: dict[int, list[tuple[int, int]]], since: float) -> int:

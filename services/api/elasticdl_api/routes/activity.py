@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -31,13 +31,9 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.lifecycle import end_all
 
 router = APIRouter(tags=["activity"])
-LINE_BYTES = 512
-"""A guess at the length of a line of logs, to read enough of the end."""
 LONGEST_LINE = 1 << 20
 """What is longer, without a line's end in it, is looked at in parts."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TAIL_BYTES = 64 << 20
-"""The most of a log's end that is read for its last lines."""
 FIRST_LOOK_S = 1.0
 """Seconds in which a log that cannot be read is told as a problem."""
 _SSE: dict[str, Any] = {
@@ -137,10 +133,7 @@ async def logs(
             async def closed(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
                 return await stack.enter_async_context(contextlib.aclosing(pieces))
 
-            if tail is None:
-                pieces = await closed(read(tail=None, follow=follow))
-            else:
-                pieces = await closed(_last_lines(read, tail, follow))
+            pieces = await closed(read(tail=None, follow=follow, lines=tail))
             if offset:
                 pieces = await closed(_without_beginning(pieces, offset))
             if grep:
@@ -186,16 +179,6 @@ def _event_id(text: str) -> int:
     return number
 
 
-async def _last_lines(read: Callable[..., AsyncGenerator[bytes]], lines: int, follow: bool) -> AsyncGenerator[bytes]:
-    kept = await _end(read, lines)
-    if not follow:
-        yield kept
-        return
-    async with contextlib.aclosing(read(tail=len(kept), follow=True)) as pieces:
-        async for piece in pieces:
-            yield piece
-
-
 async def _without_beginning(pieces: AsyncGenerator[bytes], skip: int) -> AsyncGenerator[bytes]:
     """The same pieces, without so many bytes."""
     async for piece in pieces:
@@ -217,20 +200,6 @@ async def _lines_with(text: bytes, pieces: AsyncGenerator[bytes]) -> AsyncGenera
             rest = b""
     if text in rest:
         yield rest
-
-
-async def _end(read_end: Callable[..., AsyncGenerator[bytes]], lines: int) -> bytes:
-    """The last lines, whole: as much more of the end is read as long lines need, up to ``TAIL_BYTES``."""
-    size = (lines + 1) * LINE_BYTES
-    while True:
-        end = b"".join([piece async for piece in read_end(tail=size, follow=False)])
-        read = end.split(b"\n")
-        # What stands before the first line end may lack its beginning, unless all there is was read.
-        if len(read) > lines + 1 or len(end) < size or size >= TAIL_BYTES:
-            break
-        size = min(4 * size, TAIL_BYTES)
-    kept = [piece + b"\n" for piece in read[:-1]] + [piece for piece in read[-1:] if piece]
-    return b"".join(kept[-lines:]) if lines else b""
 
 
 @contextlib.asynccontextmanager

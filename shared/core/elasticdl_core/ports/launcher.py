@@ -287,7 +287,15 @@ class Launcher(Protocol):
         ...
 
     def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
+        self,
+        job_id: str,
+        role: Role,
+        index: int,
+        *,
+        tail: int | None,
+        follow: bool,
+        since: float | None = None,
+        lines: int | None = None,
     ) -> AsyncGenerator[bytes]:
         """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
 
@@ -298,6 +306,7 @@ class Launcher(Protocol):
             tail: begin that many bytes before the end; None for all.
             follow: go on with what is printed from now on.
             since: only what was printed then or later, in seconds since 1970, to a second; None for all.
+            lines: begin that many lines before the end, whole ones, instead of ``tail``.
         """
         ...
 

@@ -199,20 +199,22 @@ class ReserveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("job_id", "role", "index", "tail", "follow", "since_ms")
+    __slots__ = ("job_id", "role", "index", "tail", "follow", "since_ms", "lines")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     role: str
     index: int
     tail: int
     follow: bool
     since_ms: int
-    def __init__(self, job_id: _Optional[str] = ..., role: _Optional[str] = ..., index: _Optional[int] = ..., tail: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ...) -> None: ...
+    lines: int
+    def __init__(self, job_id: _Optional[str] = ..., role: _Optional[str] = ..., index: _Optional[int] = ..., tail: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
 
 class LogsChunk(_message.Message):
     __slots__ = ("data",)

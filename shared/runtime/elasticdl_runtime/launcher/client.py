@@ -162,7 +162,15 @@ class ProcessLauncher:
         await self._call("Release", agent_pb2.ReleaseRequest(name=name))
 
     async def logs(
-        self, job_id: str, role: Role, index: int, *, tail: int | None, follow: bool, since: float | None = None
+        self,
+        job_id: str,
+        role: Role,
+        index: int,
+        *,
+        tail: int | None,
+        follow: bool,
+        since: float | None = None,
+        lines: int | None = None,
     ) -> AsyncGenerator[bytes]:
         """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
 
@@ -173,6 +181,7 @@ class ProcessLauncher:
             tail: begin that many bytes before the end; None for all.
             follow: go on with what is printed from now on.
             since: only what was printed then or later, in seconds since 1970, to a second; None for all.
+            lines: begin that many lines before the end, whole ones, instead of ``tail``.
 
         Raises:
             NotFoundError: that process was never launched.
@@ -186,6 +195,7 @@ class ProcessLauncher:
             tail=-1 if tail is None else tail,
             follow=follow,
             since_ms=0 if since is None else max(1, int(since * 1000)),
+            lines=0 if lines is None else lines + 1,
         )
         deadline_s = None if follow else _LOGS_DEADLINE_S
         async with contextlib.aclosing(self._channel().stream("Logs", request, deadline_s=deadline_s)) as chunks:
