@@ -158,7 +158,7 @@ def test_a_member_that_differs_is_put_out_and_fetches_the_model(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of three: after its fourth step one of its parameters is another."""
-    row = Row("odd_member", module(ADAM), "groups", {"num_epochs": 120}, tolerance=2e-5)
+    row = Row("odd_member", module(ADAM), "groups", {"num_epochs": 30})
     local = bench.local(row)
     apply: Callable[..., None] = MemberLoop._apply
     run = MemberLoop.run

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-class Changes:
+class ChangeInbox:
     """The changes of one job that were asked for and are not made yet, and the task that makes them in turn."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ import structlog
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
-from elasticdl_master.changes import Changes
+from elasticdl_master.changes import ChangeInbox
 from elasticdl_master.pending_requests import DispatchedTask, PendingRequest, WorkerReply
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
@@ -73,7 +73,7 @@ class TaskDispatcher:
         self._fenced = fenced
         self._unposted = unposted or Unposted({}, clock)
         self._post = post
-        self._changes = Changes()
+        self._changes = ChangeInbox()
         self._listed: dict[str, list[Shard]] = {}
         self._waiting: list[PendingRequest] = []
         self._last_leased: dict[str, tuple[LeaseToken, Sequence[Lease]]] = {}

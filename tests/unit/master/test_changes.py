@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from elasticdl_master.changes import Changes
+from elasticdl_master.changes import ChangeInbox
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ async def settle() -> None:
 
 
 async def test_each_is_made_to_its_end_before_the_next_whoever_goes_away() -> None:
-    changes, steps = Changes(), Steps()
+    changes, steps = ChangeInbox(), Steps()
     callers = [asyncio.create_task(changes.make(steps.make(name))) for name in ("a", "bad", "c")]
     await settle()
     assert steps.made == ["a begins"]
@@ -51,7 +51,7 @@ async def test_each_is_made_to_its_end_before_the_next_whoever_goes_away() -> No
 
 
 async def test_a_change_that_fails_is_logged_if_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    changes, steps = Changes(), Steps()
+    changes, steps = ChangeInbox(), Steps()
     caller = asyncio.create_task(changes.make(steps.make("bad")))
     await settle()
     caller.cancel()
@@ -63,7 +63,7 @@ async def test_a_change_that_fails_is_logged_if_nobody_waits(capsys: pytest.Capt
 
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_what_was_asked_for_ends_with_the_process_or_before(in_time: bool) -> None:
-    changes, steps = Changes(), Steps()
+    changes, steps = ChangeInbox(), Steps()
     callers = [asyncio.create_task(changes.make(steps.make(name))) for name in ("a", "b")]
     await settle()
     closing = asyncio.create_task(changes.close(60.0 if in_time else 0.0))

@@ -41,9 +41,9 @@ class Items:
         self._put_off: dict[Hashable, _PutOff] = {}
         self._show()
 
-    def begin(self) -> Round:
+    def begin(self) -> ItemsPass:
         """A pass over the items."""
-        return Round(self)
+        return ItemsPass(self)
 
     def is_put_off(self, item: Hashable) -> bool:
         """Whether an item failed, and is not due again yet."""
@@ -80,7 +80,7 @@ class Items:
         telemetry.BACKGROUND_PUT_OFF.labels(self._loop).set(len(self._put_off))
 
 
-class Round:
+class ItemsPass:
     """One pass over the items of a loop.
 
     Args:

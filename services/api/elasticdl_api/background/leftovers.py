@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from elasticdl_api.background.items import Items, Round
+from elasticdl_api.background.items import Items, ItemsPass
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import UnavailableError
@@ -70,7 +70,7 @@ class LeftoverCleanup:
                 await round_.handle(job_id, end)
         round_.end()
 
-    async def _leave(self, ended: set[str], round_: Round) -> None:
+    async def _leave(self, ended: set[str], round_: ItemsPass) -> None:
         """Tells the launcher once of jobs that are over and whose processes all left: it removes their sockets."""
         self._left &= ended
         new = sorted(ended - self._left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from elasticdl_api.background.items import Items, Round
+from elasticdl_api.background.items import Items, ItemsPass
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
@@ -45,7 +45,7 @@ class Relay:
             pass
         round_.end()
 
-    async def _deliver_one(self, round_: Round, passed: set[str]) -> bool:
+    async def _deliver_one(self, round_: ItemsPass, passed: set[str]) -> bool:
         async with self._intents.take_next(passed) as delivery:
             if delivery is None:
                 return False

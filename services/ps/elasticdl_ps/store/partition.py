@@ -74,7 +74,7 @@ class Partition:
         self.tables: dict[str, EmbeddingTable] = {}
         self.tally = Tally()
         self._lock = threading.RLock()
-        self._pins: dict[int, Pin] = {}
+        self._pins: dict[int, PinnedContent] = {}
         self._snapshot: PartitionSnapshot | None = None
 
     @property
@@ -215,7 +215,7 @@ class Partition:
             self.require_initialised()
             if number not in self._pins:
                 self._require_version(version)
-                pin = Pin(number, self.version, self.dense.read(-1), dict(self.tables))
+                pin = PinnedContent(number, self.version, self.dense.read(-1), dict(self.tables))
                 try:
                     for table in pin.tables.values():
                         table.pin(number)
@@ -225,7 +225,7 @@ class Partition:
                 self._pins[number] = pin
             return self._pins[number].version
 
-    def pinned(self, number: int) -> Pin:
+    def pinned(self, number: int) -> PinnedContent:
         """What was pinned.
 
         Raises:
@@ -369,7 +369,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class PinnedContent:
     """A partition as it was when it was pinned, whatever it has become since.
 
     Attributes:
