@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import time
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from elasticdl_core.mixed_order import MixedReading
 
 SKIPPED = object()
 """In the place of a record that the reader passed over as corrupt."""
+_TAKEN = object()
 KEPT_BYTES = 128 << 20
 """What is kept of blocks: without an index, records would else be read one by one."""
 _POOLS = 2
@@ -40,8 +40,8 @@ class OpenBlocks:
         self._reader = reader
         self._most = kept_bytes
         self._clock = clock
-        self._pools: OrderedDict[str, dict[int, Record]] = OrderedDict()
-        self._record_bytes = 0
+        self._pools: OrderedDict[str, dict[int, list[Record]]] = OrderedDict()
+        self._held = self._record_bytes = 0
         self._single_s = self._whole_s = 0.0
 
     def take(self, reading: MixedReading, numbers: Sequence[int]) -> list[Record]:
@@ -53,22 +53,30 @@ class OpenBlocks:
         if self._reader.reads_by_index:
             found = self._read_singles(reading, numbers)
             return [found[number] for number in numbers]
-        kept = self._kept(reading.pool)
-        missing = [number for number in numbers if number not in kept]
-        if missing and self._prefers_blocks(reading):
-            kept.update(self._read_blocks(reading, missing))
-            missing = [number for number in missing if number not in kept]
+        kept, block = self._kept(reading.pool), reading.block
+        if self._prefers_blocks(reading):
+            unread = {number // block for number in numbers}.difference(kept)
+            if unread:
+                self._read_blocks(reading, sorted(unread), kept)
+        found = [kept[number // block][number % block] if number // block in kept else _TAKEN for number in numbers]
+        missing = [number for number, record in zip(numbers, found, strict=True) if record is _TAKEN]
+        self._held -= len(found) - len(missing)
+        for number in numbers:
+            if number // block in kept:
+                kept[number // block][number % block] = _TAKEN
         if missing:
             began = self._clock()
-            kept.update(self._read_singles(reading, missing))
+            singles = self._read_singles(reading, missing)
             self._single_s = (self._clock() - began) / len(missing)
-        return [kept.pop(number) for number in numbers]
+            found = [singles[n] if one is _TAKEN else one for n, one in zip(numbers, found, strict=True)]
+        return found
 
-    def _kept(self, pool: str) -> dict[int, Record]:
-        """What is kept of a pool; that before the last one is given up."""
+    def _kept(self, pool: str) -> dict[int, list[Record]]:
+        """What is kept of a pool, by the block; that before the last one is given up."""
         if pool not in self._pools:
             while len(self._pools) >= _POOLS:
-                self._pools.popitem(last=False)
+                _, old = self._pools.popitem(last=False)
+                self._held -= sum(one is not _TAKEN for records in old.values() for one in records)
             self._pools[pool] = {}
         return self._pools[pool]
 
@@ -77,28 +85,29 @@ class OpenBlocks:
             return True
         return self._single_s > 0 and self._whole_s * reading.readers < self._single_s
 
-    def _read_blocks(self, reading: MixedReading, missing: Sequence[int]) -> dict[int, Record]:
-        """The records of the blocks of some numbers, as far as there is room."""
-        blocks = sorted({number // reading.block for number in missing})
-        found: dict[int, Record] = {}
+    def _read_blocks(self, reading: MixedReading, blocks: list[int], kept: dict[int, list[Record]]) -> None:
+        """Keeps the records of blocks, as far as there is room."""
         if not self._record_bytes:
-            found = self._read_whole(reading, blocks[:1])
+            self._read_whole(reading, blocks[:1], kept)
             del blocks[0]
-        held = len(found) + sum(map(len, self._pools.values()))
-        room = max(0, self._most // self._record_bytes - held) // reading.block
-        return found | self._read_whole(reading, blocks[:room])
+        room = max(0, self._most // self._record_bytes - self._held) // reading.block
+        self._read_whole(reading, blocks[:room], kept)
 
-    def _read_whole(self, reading: MixedReading, blocks: Sequence[int]) -> dict[int, Record]:
+    def _read_whole(self, reading: MixedReading, blocks: Sequence[int], kept: dict[int, list[Record]]) -> None:
         pieces = [piece for block in blocks for piece in reading.pieces(block)]
         if not pieces:
-            return {}
-        began = self._clock()
+            return
+        began, size = self._clock(), reading.block
         records = read_ranges(self._reader, [piece for _, piece in pieces])
         self._whole_s = (self._clock() - began) / len(records)
-        sample = records[:: reading.block]
+        self._held += len(records)
+        sample = records[::size]
         self._record_bytes = max(self._record_bytes, sum(map(weigh, sample)) // len(sample), 1)
-        numbers = itertools.chain.from_iterable(range(first, first + piece.records) for first, piece in pieces)
-        return dict(zip(numbers, records, strict=True))
+        at = 0
+        for first, piece in pieces:
+            place = kept.setdefault(first // size, [_TAKEN] * size)
+            place[first % size : first % size + piece.records] = records[at : at + piece.records]
+            at += piece.records
 
     def _read_singles(self, reading: MixedReading, numbers: Sequence[int]) -> dict[int, Record]:
         reader, wanted, records = self._reader, sorted(numbers), list[Record]()
