@@ -33,7 +33,7 @@ The data are sorted by class ({classes} classes), as a folder for each class is.
 mixed and is what `--shuffle_block 32` gives; *mixed*, the default; and blocks of 512, a whole task.
 
 Time is the reading thread's on the processor, for a record; files are in the page cache. *recordio* is compressed
-with snappy in chunks of 128 KiB and larger than what is kept decompressed, *recordio-none* is not compressed;
+with snappy in chunks of 128 KiB and read in blocks, for not all of it is kept decompressed, *recordio-none* is not;
 *csv-store* is the CSV file behind fsspec, in memory; *custom* is a reader of a model module that yields ranges,
 *custom-by-index* says `reads_by_index`. Speed is that of a side over that of *blocks*, the median over {repeats}
 rounds of the sides in turns; the spread is half the distance of the quartiles over the median.

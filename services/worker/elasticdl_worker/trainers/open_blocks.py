@@ -51,8 +51,8 @@ class OpenBlocks:
             DataError: the data is missing, unreadable, or shorter than the numbers say.
         """
         if self._reader.reads_by_index:
-            found = self._read_singles(reading, numbers)
-            return [found[number] for number in numbers]
+            alone = self._read_singles(reading, numbers)
+            return [alone[number] for number in numbers]
         kept, block = self._kept(reading.pool), reading.block
         if self._prefers_blocks(reading):
             unread = {number // block for number in numbers}.difference(kept)
