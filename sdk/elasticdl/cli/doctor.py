@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(data_dir: DataDirOption = None, output: FormatOption = None, as_json: JsonOption = False) -> None:
-    """Check this machine: Python, packages, disk, shared memory, port, Postgres, Redis, API, token, clock, versions.
+    """Check this machine: Python, packages, disk, memory, port, Postgres, Redis, API, token, clock, versions.
 
     Exits with 1 when something does not work; warnings alone are 0.
     """
@@ -90,6 +90,7 @@ def examine(data_dir: Path | None = None) -> Iterator[Finding]:
         ("python", _python),
         ("packages", _packages),
         ("data directory", _disk),
+        ("memory", _memory),
         ("shared memory", _shared_memory),
         ("port", _port),
         ("postgres", _postgres),
@@ -133,6 +134,17 @@ def _disk(data_dir: Path | None) -> Iterator[Finding]:
     detail = f"{root}, {size(free)} free"
     fix = "" if free >= LEAST_DISK else f"free at least {size(LEAST_DISK)}, or give another --data-dir"
     yield Finding("data directory", Diagnosis.WARNING if fix else Diagnosis.OK, detail, fix)
+
+
+def _memory(data_dir: Path | None) -> Iterator[Finding]:
+    from elasticdl_runtime.memory_group import MemoryGroups
+
+    state = running(data_directory(data_dir))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    slots = max(2, cores) if state is None else state.slots
+    room = MemoryGroups().room()
+    fix = room.fix(slots)
+    yield Finding("memory", Diagnosis.WARNING if fix else Diagnosis.OK, room.describe(slots), fix)
 
 
 def _shared_memory(_: Path | None) -> Iterator[Finding]:

@@ -34,6 +34,9 @@ class LimitWatch:
         user_of: the user that a job's processes run as, where that is one of its own.
         uids: user ids that are given to jobs.
         quotas: what a job may take of disk and shared memory; by default what it may without settings.
+
+    Attributes:
+        oom_kills: whether the kernel killed for memory lately.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class LimitWatch:
         self._uids = uids
         self._quotas = quotas or Quotas(directories)
         self._quiet = len(psutil.pids())
+        self.oom_kills = memory.OomKills()
         self._watches = [
             asyncio.create_task(self._watch_memory(), name="memory-watch"),
             asyncio.create_task(self._watch_quotas(), name="quota-watch"),
@@ -65,6 +69,7 @@ class LimitWatch:
         while True:
             await asyncio.sleep(MEMORY_CHECK_S)
             try:
+                self.oom_kills.look()
                 await self._check_numbers()
             except Exception:
                 _log.exception("cannot count processes")

@@ -20,7 +20,6 @@ import structlog
 from elasticdl_agent.directories import AgentDirectories, JobUser
 from elasticdl_agent.entry import ProcessEntry
 from elasticdl_agent.limits import LimitWatch
-from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.credentials import CredentialFiles
 from elasticdl_agent.processes.devices import MachineDevices
@@ -334,7 +333,6 @@ class ProcessTable:
 
     async def _live(self, entry: ProcessEntry) -> int:
         """The life of a process, from before its start until nothing of it is left; returns its exit code."""
-        killed_before = memory.oom_kills()
         tenant = self._tenant(entry.spec)
         level = self._isolation.level(tenant)
         self._directories.prepare(entry.spec.id, self._isolation.user(tenant), confined=level.user or level.files)
@@ -351,7 +349,7 @@ class ProcessTable:
             code = await child.wait()
         finally:
             await child.end()
-        if code == -SIGKILL and not entry.stop_reason and memory.oom_kills() > killed_before:
+        if code == -SIGKILL and not entry.stop_reason and self._limits.oom_kills.lately():
             entry.stop_reason = "oom_killed"
         return code
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl_core.installation import install_command
+from elasticdl_runtime.memory_group import MemoryGroups
 from tests.fakes.api import FakeApi
 from tests.unit.cli.conftest import Cli, Outcome
 
@@ -57,9 +58,12 @@ def test_what_is_missing_here_comes_with_what_brings_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("elasticdl.cli.doctor.LEAST_SHARED_MEMORY", 1 << 60)
+    monkeypatch.setattr("elasticdl_runtime.memory_group.SLOT_BYTES", 1 << 60)
     found = findings(cli("doctor", "--json", "--data-dir", str(tmp_path / "file" / "x")))
     assert found["data directory"]["verdict"] == "failed"
     assert install_command("local") in found["packages: elasticdl up"]["fix"]
     assert install_command("worker", "tensorflow") in found["packages: train --local"]["fix"]
     assert "--database-url" in found["postgres"]["fix"] and "--redis-url" in found["redis"]["fix"]
     assert "--shm-size" in found["shared memory"]["fix"]
+    assert "a slot takes about 0.5 GiB" in found["memory"]["fix"]
+    assert found["memory"]["detail"].startswith(f"{MemoryGroups().room().limit / (1 << 30):.1f} GiB, ")

@@ -12,6 +12,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
+from elasticdl_master.state.status import status_of
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import make_spec
 from tests.fakes.sim_processes import finish
@@ -116,6 +117,24 @@ def test_workers_that_run_out_of_memory_before_they_have_a_task_fail_the_job_too
     run(world, until, seconds=20_000.0)
     assert world.state is JobState.FAILED
     assert "memory" in str(world.detail.get("message", "")), world.detail
+
+
+def test_workers_that_run_out_of_memory_are_the_first_that_is_said_of_a_job() -> None:
+    """Workers were restarted for ever, and `explain` said that the job has all that it may."""
+    world = make_world(min_workers=1, max_workers=1)
+    until = kill_whoever_trains(world, -9, "oom_killed", 2)
+    told: set[str | None] = set()
+
+    def watched(world: World) -> bool:
+        over = until(world)
+        if world.machine is not None:
+            told.add(status_of(world.machine)["degraded"])
+        return over
+
+    run(world, watched)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert "2 workers ran out of memory in the last 10 minutes" in told
+    assert not any("1 worker" in str(one) for one in told), "one alone is an event"
 
 
 def test_a_kill_from_outside_is_never_held_against_a_task() -> None:

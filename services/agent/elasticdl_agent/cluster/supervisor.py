@@ -33,6 +33,7 @@ from elasticdl_core.installation import own_version
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
+from elasticdl_runtime.memory_group import MemoryGroups
 from elasticdl_runtime.retry import Attempts
 
 _LOCK_WAIT_S = 2.0
@@ -132,6 +133,10 @@ class Supervisor:
             self._report(ClusterStep("tls", f"authority in {tls.ca_file}; for {', '.join(tls.names)}"))
             keeper = asyncio.create_task(self._renew(), name="certificate")
             stack.callback(keeper.cancel)
+        room = MemoryGroups().room()
+        self._report(ClusterStep("memory", room.describe(options.slots)))
+        if fix := room.fix(options.slots):
+            self._report(ClusterStep("memory", fix, kind="warning"))
         process = psutil.Process()
         self._state = ClusterState(
             pid=process.pid,

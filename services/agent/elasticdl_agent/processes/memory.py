@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
+from collections import deque
+from collections.abc import Callable
 
 import psutil
+
+from elasticdl_runtime.memory_group import MemoryGroups
+
+LATELY_S = 5.0
+"""Between a kill by the kernel and the end of the process, as its agent sees it, there is no longer time."""
 
 
 def resident_bytes(pid: int, limit: int) -> int:
@@ -32,40 +39,31 @@ def count_processes(pid: int) -> int:
         return 0
 
 
-def available_bytes() -> int:
-    """Memory that can still be had without swapping, by the machine's account and by this control group's limit."""
-    available = int(psutil.virtual_memory().available)
-    group = _control_group()
-    if group is None:
-        return available
-    try:
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return available if limit == "max" else min(available, int(limit) - int(used))
-    except (OSError, ValueError):
-        return available
+class OomKills:
+    """Tells whether the kernel killed for memory a moment ago; a process that it kills only says SIGKILL.
 
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for memory in this process's control group (and in those below it).
-
-    0 where there are no control groups (version 2).
+    Args:
+        count: gives the number of such kills so far; by default what this process' control group says.
+        clock: the time in seconds.
     """
-    group = _control_group()
-    try:
-        events = "" if group is None else (group / "memory.events").read_text()
-    except OSError:
-        return 0
-    counts = dict(line.split() for line in events.splitlines())
-    return int(counts.get("oom_kill", 0))
 
+    def __init__(self, count: Callable[[], int] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count = count or MemoryGroups().oom_kills
+        self._clock = clock
+        self._looks: deque[tuple[float, int]] = deque()
+        self.look()
 
-def _control_group() -> Path | None:
-    """The folder of this process's control group (version 2)."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].partition("::")[2]
-    except (OSError, IndexError):
-        return None
-    return Path("/sys/fs/cgroup") / group.lstrip("/")
+    def look(self) -> None:
+        """Notes the present number; call it often."""
+        now = self._clock()
+        self._looks.append((now, self._count()))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - LATELY_S:
+            self._looks.popleft()
+
+    def lately(self) -> bool:
+        """Whether it killed since ``LATELY_S`` ago, or since the last look before that."""
+        self.look()
+        return self._looks[-1][1] > self._looks[0][1]
 
 
 def _rss(process: psutil.Process) -> int:

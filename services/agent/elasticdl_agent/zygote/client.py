@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.child import Command, ShimProcess, spawn_shim
 from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_runtime.lifecycle import wait_for_event
+from elasticdl_runtime.memory_group import MemoryGroups
 from elasticdl_runtime.retry import Attempts
 
 START_DELAY_S = 15.0
@@ -77,7 +77,7 @@ def wanted(setting: str) -> bool:
     if setting == "on" and not able:
         raise InvalidInputError("ELASTICDL_ZYGOTE=on needs Linux", fix="set it to auto or off")
     if setting == "auto":
-        return able and memory.available_bytes() >= AUTO_MEMORY
+        return able and MemoryGroups().available() >= AUTO_MEMORY
     return setting == "on"
 
 

@@ -170,10 +170,9 @@ class ServerRecovery:
                 fix="see what ended the workers: their logs, and `elasticdl jobs events`",
             )
         elif why:
-            self._job.lifecycle.fail(
-                f"{why}; the last one, {words}",
-                fix="raise ps_memory_mib" if status.reason == "oom_killed" else "look at the log of the PS",
-            )
+            limited = "raise ps_memory_mib" if self._job.servers.memory_mib else "give the machine more memory"
+            fix = limited if status.reason == "oom_killed" else "look at the log of the PS"
+            self._job.lifecycle.fail(f"{why}; the last one, {words}", fix=fix)
         else:
             self._never_used = self._begins = False
             self._trusts_ledger = False

@@ -12,7 +12,7 @@ from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.servers import Phase, ServerInstance
 from elasticdl_master.state.stragglers import find_stragglers, mean_step
 from elasticdl_master.state.throughput import Measurements
-from elasticdl_master.state.workers import Worker
+from elasticdl_master.state.workers import MEMORY_LOSSES_S, Worker
 
 
 class ProgressStatus(TypedDict):
@@ -261,6 +261,9 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
         count, task, position = suspect
         where = machine.plans.describe_place(task, position)
         return f"{count} worker{'s' * (count > 1)} made no progress at {where}"
+    losses = len(machine.workers.memory_losses)
+    if losses > 1 and not ending:
+        return f"{losses} workers ran out of memory in the last {MEMORY_LOSSES_S / 60:.0f} minutes"
     if machine.checkpoints.trouble:
         return f"no checkpoint can be written: {machine.checkpoints.trouble}"
     if machine.servers.silent and not ending:

@@ -116,7 +116,9 @@ class WorkerSupervisor:
         if culprit is not None and self._is_guilty(worker, death) and self._job.failures.killed_worker(culprit):
             self._job.lifecycle.fail(
                 f"task {culprit} ended {self._job.limits.user_failures} workers; the last one, {words}",
-                fix="look at the worker's log; run the model module with --local on this part of the data",
+                fix=self._memory_fix()
+                if death is Death.OUT_OF_MEMORY
+                else "look at the worker's log; run the model module with --local on this part of the data",
                 crashed=worker.owner,
             )
             return [release, lost, *self._quarantine(culprit)]
@@ -124,10 +126,15 @@ class WorkerSupervisor:
         if why:
             said, fix = self._job.failures.last_words.get(worker.owner, ("", "look at the worker's log"))
             if death is Death.OUT_OF_MEMORY:
-                fix = "raise worker_memory_mib, or lower minibatch_size"
+                fix = self._memory_fix()
             message = f"{why}; the last one, {words}" + (f": {said}" if said else "")
             self._job.lifecycle.fail(message, fix=fix, crashed=worker.owner)
         return [release, lost]
+
+    def _memory_fix(self) -> str:
+        whole = "give the machine or container more memory, or the job fewer workers"
+        more = "raise worker_memory_mib" if self._job.workers.memory_mib else whole
+        return f"{more}, or lower minibatch_size"
 
     def _is_guilty(self, worker: Worker, death: Death) -> bool:
         """Whether a death counts against the task that the worker had; a kill from outside never does."""

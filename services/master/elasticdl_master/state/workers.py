@@ -35,6 +35,10 @@ class WorkerState(enum.StrEnum):
     GONE = "gone"
 
 
+MEMORY_LOSSES_S = 600.0
+"""For so long a worker that ran out of memory is told of in the job's status."""
+
+
 class Death(enum.StrEnum):
     """Why a worker ended."""
 
@@ -100,6 +104,7 @@ class WorkerPool:
     Args:
         limits: times and budgets.
         memory_mib: memory limit of a worker; 0 for none.
+        memory_losses: when workers ran out of memory, of the last ``MEMORY_LOSSES_S``.
         first_incarnation: incarnation of an index that was never seen; grows with the master's epoch when what
             earlier masters launched is not known.
         lives: hears what becomes of each.
@@ -120,6 +125,7 @@ class WorkerPool:
         self._parsed: dict[str, Lease] = {}
         self.next_incarnation: dict[int, int] = {}
         self.crashes = 0
+        self.memory_losses: list[float] = []
         self.kills = 0
         self._asked_memory_mib = memory_mib
         self._not_before = 0.0
@@ -334,6 +340,8 @@ class WorkerPool:
         else:
             self.kills += 1
         self._not_before = now + min(30.0, 0.25 * 2.0 ** min(self.crashes + self.kills, 10))
+        if death is Death.OUT_OF_MEMORY:
+            self.memory_losses.append(now)
         if death is Death.OUT_OF_MEMORY and self.memory_mib:
             if not self.may_grow(worker):
                 return f"workers run out of memory, even with {self.memory_mib} MiB"
@@ -354,6 +362,7 @@ class WorkerPool:
 
         Those that have not begun go first, then those that are silent or, of a group, do not hold the model.
         """
+        self.memory_losses = [at for at in self.memory_losses if at > now - MEMORY_LOSSES_S]
         staying = [worker for worker in self.living if worker.staying]
         if len(staying) > target:
             staying.sort(key=lambda worker: self._worth(worker, now))
