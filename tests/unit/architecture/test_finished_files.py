@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HOME = "durable.py"
 MOVES = {
     "tree_removal.py": "moves what it removes",
+    "housekeeping.py": "moves what it removes, and back what turns out to be new",
     "failpoints.py": "arms and disarms tests' failpoints",
     "shim.py": "rotates logs, and imports nothing of ours",
     "traces.py": "rotates traces",
