@@ -242,7 +242,7 @@ class Forming:
                     raise RefusedError("it is not expected")
                 if hello.adapter != self._adapter:
                     raise RefusedError(f"it chose the adapter {hello.adapter}, and not {self._adapter}")
-                connection.settimeout(min(STRANGER_S, self._remaining()))
+                connection.settimeout(min(2 * STRANGER_S, self._remaining()))
                 handshake.answer(connection, self._plan.secret, knock.first)
                 self._exchange_memory(connection, hello.rank, connects=False)
             except (OSError, RefusedError):

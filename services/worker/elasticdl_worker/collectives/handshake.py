@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import socket
 import struct
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, fields
 
 _LENGTH = struct.Struct("<4sI")
 _MAGIC = b"EDC1"
@@ -59,17 +61,13 @@ class Hello:
         """
         try:
             data = json.loads(message)
-            return cls(
-                str(data["channel"]),
-                int(data["generation"]),
-                int(data["size"]),
-                str(data["adapter"]),
-                int(data["rank"]),
-                int(data["target"]),
-                str(data["nonce"]),
-            )
+            found = cls(**{field.name: data[field.name] for field in fields(cls)})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RefusedError("what came is no greeting") from None
+        # Not converted: who may say infinity where a rank belongs has not shown yet that it knows the secret.
+        if any(type(getattr(found, field.name)).__name__ != field.type for field in fields(cls)):
+            raise RefusedError("what came is no greeting")
+        return found
 
 
 def draw_nonce() -> str:
@@ -91,33 +89,33 @@ def prove(secret: bytes, who: str, hello: bytes, answer: bytes) -> bytes:
 
 
 def greet(connection: socket.socket, secret: bytes, hello: Hello) -> None:
-    """The connecting side. The socket has a time-out.
+    """The connecting side. The socket's time-out is that of the whole greeting.
 
     Raises:
         RefusedError: the other side does not know the secret.
         OSError: it hung up, or took too long.
     """
-    first = hello.encode()
+    first, deadline = hello.encode(), deadline_of(connection)
     write_message(connection, first)
-    answer = read_message(connection)
+    answer = read_message(connection, deadline)
     nonce, proof = answer[:_NONCE], answer[_NONCE:]
     if not hmac.compare_digest(proof, prove(secret, "accepts", first, nonce)):
         raise RefusedError("who accepted does not know the job's secret")
     write_message(connection, prove(secret, "connects", first, nonce))
-    if read_message(connection) != b"welcome":
+    if read_message(connection, deadline) != b"welcome":
         raise RefusedError("the other side refused the greeting")
 
 
 def answer(connection: socket.socket, secret: bytes, first: bytes) -> None:
-    """The accepting side, after it has read the greeting.
+    """The accepting side, after it has read the greeting. The socket's time-out is that of the whole answer.
 
     Raises:
         RefusedError: the other side does not know the secret.
         OSError: it hung up, or took too long.
     """
-    nonce = os.urandom(_NONCE)
+    nonce, deadline = os.urandom(_NONCE), deadline_of(connection)
     write_message(connection, nonce + prove(secret, "accepts", first, nonce))
-    if not hmac.compare_digest(read_message(connection), prove(secret, "connects", first, nonce)):
+    if not hmac.compare_digest(read_message(connection, deadline), prove(secret, "connects", first, nonce)):
         raise RefusedError("who connected does not know the job's secret")
     write_message(connection, b"welcome")
 
@@ -131,17 +129,27 @@ def write_message(connection: socket.socket, message: bytes) -> None:
     connection.sendall(_LENGTH.pack(_MAGIC, len(message)) + message)
 
 
-def read_message(connection: socket.socket) -> bytes:
+def deadline_of(connection: socket.socket) -> float:
+    """When a socket's time-out is over, by the monotonic clock."""
+    timeout = connection.gettimeout()
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def read_message(connection: socket.socket, deadline: float) -> bytes:
     """Reads a short message, and no byte more.
+
+    Args:
+        connection: its time-out is what is left afterwards.
+        deadline: of all its bytes together, however slowly they come; by the monotonic clock.
 
     Raises:
         RefusedError: it is none.
         OSError: the other side hung up, or takes too long.
     """
-    magic, length = _LENGTH.unpack(_read(connection, _LENGTH.size))
+    magic, length = _LENGTH.unpack(_read(connection, _LENGTH.size, deadline))
     if magic != _MAGIC or length > _LONGEST:
         raise RefusedError("what came is no message of a member")
-    return _read(connection, length)
+    return _read(connection, length, deadline)
 
 
 def send_descriptors(connection: socket.socket, descriptors: list[int]) -> None:
@@ -168,9 +176,13 @@ def receive_descriptors(connection: socket.socket, count: int) -> list[int]:
     return descriptors
 
 
-def _read(connection: socket.socket, length: int) -> bytes:
+def _read(connection: socket.socket, length: int, deadline: float) -> bytes:
     pieces = []
     while length:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the other side takes too long")
+        connection.settimeout(None if left == math.inf else left)
         piece = connection.recv(length)
         if not piece:
             raise ConnectionError("the other side hung up")

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +29,10 @@ from elasticdl_worker.collectives.waiting import SilenceLimits
 _BACKLOG = 128
 _SECRET_BYTES = 16
 _KEPT = 256
+"""Connections that wait for the forming that they mean, of all channels together."""
+_GREETING = 64
+"""Connections whose greeting is read at a time; each has ``STRANGER_S`` for all of it."""
+_CROWDED_S = 0.05
 _UNIX_PATH_BYTES = 107
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -59,7 +62,8 @@ class MemberLobby:
         self._security = security
         self._patience = patience
         self._lock = threading.Lock()
-        self._knocks: dict[str, list[Knock]] = defaultdict(list)
+        self._knocks: list[Knock] = []
+        self._greeting = threading.Semaphore(_GREETING)
         self._groups: dict[str, Mesh] = {}
         self._forming: dict[str, Forming] = {}
         self._last: dict[str, int] = {}
@@ -114,8 +118,7 @@ class MemberLobby:
             self._closed = True
             forming, groups = list(self._forming.values()), list(self._groups.values())
             self._groups.clear()
-            knocks = [knock for queue in self._knocks.values() for knock in queue]
-            self._knocks.clear()
+            knocks, self._knocks = self._knocks, []
         for each in forming:
             each.mesh.fail(GroupAbortedError("this member is ending"))
         for mesh in groups:
@@ -163,33 +166,48 @@ class MemberLobby:
     def take_knock(self, channel: str, generation: int) -> Knock | None:
         """Who came for a group before or beside its forming; whoever is late for it is sent away."""
         with self._lock:
-            queue = self._knocks[channel]
-            late = [knock for knock in queue if knock.hello.generation < generation]
-            found = next((knock for knock in queue if knock.hello.generation == generation), None)
-            self._knocks[channel] = [knock for knock in queue if knock not in late and knock is not found]
+            meant = [knock for knock in self._knocks if knock.hello.channel == channel]
+            late = [knock for knock in meant if knock.hello.generation < generation]
+            found = next((knock for knock in meant if knock.hello.generation == generation), None)
+            self._knocks = [knock for knock in self._knocks if knock not in late and knock is not found]
         for knock in late:
             knock.send_away()
         return found
 
     def accept(self, listener: socket.socket) -> None:
-        """Takes one connection in and keeps it for the forming that it means."""
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
+        """Takes one connection in; what it says is read beside, and kept for the forming that it means."""
+        if not self._greeting.acquire(timeout=_CROWDED_S):
             return
         try:
+            connection, _ = listener.accept()
+            reading = threading.Thread(
+                target=self._hear, args=(connection, listener.family), name="greeting", daemon=True
+            )
+            reading.start()
+        except (BlockingIOError, ConnectionError):
+            self._greeting.release()
+
+    def _hear(self, connection: socket.socket, family: int) -> None:
+        """Reads a greeting: whoever sends one byte a second holds up nobody but himself."""
+        try:
             connection.settimeout(STRANGER_S)
-            if listener.family != socket.AF_UNIX and self._security is not None:
+            if family != socket.AF_UNIX and self._security is not None:
                 connection = self._security.accept(connection)
-            first = handshake.read_message(connection)
+            first = handshake.read_message(connection, time.monotonic() + STRANGER_S)
             knock = Knock(Hello.decode(first), first, connection)
         except (OSError, RefusedError):
             connection.close()
             return
+        finally:
+            self._greeting.release()
         with self._lock:
-            queue = self._knocks[knock.hello.channel]
-            queue.append(knock)
-            dropped = queue.pop(0) if len(queue) > _KEPT else None
+            self._knocks.append(knock)
+            dropped = None
+            if len(self._knocks) > _KEPT or self._closed:
+                # Rather one of a group that nobody forms: that may be a stranger's invention.
+                unknown = (one for one in self._knocks if one.hello.channel not in self._forming)
+                dropped = next(unknown, self._knocks[0])
+                self._knocks.remove(dropped)
             other = self._forming.get(knock.hello.channel)
         if dropped is not None:
             dropped.connection.close()

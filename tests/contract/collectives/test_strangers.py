@@ -1,0 +1,122 @@
+"""Who has no secret neither holds up the forming of a group nor keeps what it needs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticdl_worker.collectives import GroupPlan, handshake, lobby
+from elasticdl_worker.collectives.handshake import Hello, RefusedError
+from elasticdl_worker.collectives.lobby import MemberLobby, open_lobby
+
+pytestmark = pytest.mark.contract
+GREETING = {
+    "channel": "",
+    "generation": 1,
+    "size": 2,
+    "adapter": "shared_memory",
+    "rank": 1,
+    "target": 0,
+    "nonce": "00",
+}
+SECRET = b"only for tests, and long enough."
+FORMING_S = 20.0
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"rank": float("inf")},
+        {"rank": float("nan")},
+        {"rank": 1.0},
+        {"rank": True},
+        {"rank": "1"},
+        {"target": None},
+        {"size": [2]},
+        {"generation": {}},
+        {"generation": -float("inf")},
+        {"channel": 7},
+        {"adapter": ["shared_memory"]},
+        {"nonce": None},
+    ],
+)
+def test_a_greeting_with_odd_values_is_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError):
+        Hello.decode(json.dumps(GREETING | odd).encode())
+
+
+@pytest.mark.parametrize("message", [b"", b"[]", b"7", b"\xff", b"{}", b'{"channel": ""}', b"[" * 4000, b"1" * 4000])
+def test_what_is_no_greeting_is_refused(message: bytes) -> None:
+    with pytest.raises(RefusedError):
+        Hello.decode(message)
+    assert Hello.decode(json.dumps(GREETING | {"of tomorrow": 1}).encode()).rank == 1
+
+
+@pytest.fixture
+def lobbies() -> Iterator[list[MemberLobby]]:
+    with tempfile.TemporaryDirectory(prefix="edl-") as folder:
+        made = [open_lobby(Path(folder)) for _ in range(2)]
+        yield made
+        for one in made:
+            one.close()
+
+
+def knock(one: MemberLobby) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(json.loads(one.endpoint)["unix"])
+    return connection
+
+
+def form(lobbies: list[MemberLobby]) -> list[str]:
+    """Forms a group of both; returns what became of each."""
+    plan = GroupPlan(1, tuple(one.endpoint for one in lobbies), SECRET, "shared_memory")
+    came: list[str] = ["", ""]
+
+    def enter(rank: int) -> None:
+        came[rank] = lobbies[rank].form(plan, rank, timeout_s=FORMING_S).adapter
+
+    threads = [threading.Thread(target=enter, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return came
+
+
+def test_strangers_who_say_nothing_or_little_hold_up_nobody(
+    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had a second for each of its bytes, one after the other: more than the whole forming."""
+    monkeypatch.setattr(lobby, "STRANGER_S", FORMING_S / 2)
+    strangers = [knock(lobbies[0]) for _ in range(40)]
+    for number, one in enumerate(strangers):
+        one.sendall(b"EDC1"[: number % 5])
+    assert form(lobbies) == ["shared_memory", "shared_memory"]
+    for one in strangers:
+        one.close()
+
+
+def test_greetings_for_other_groups_are_kept_in_bounds(
+    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lobby, "_KEPT", 8)
+    strangers = []
+    for number in range(40):
+        strangers.append(knock(lobbies[0]))
+        hello = GREETING | {"channel": f"unknown {number}"}
+        handshake.write_message(strangers[-1], json.dumps(hello).encode())
+    assert form(lobbies) == ["shared_memory", "shared_memory"]
+    gone = 0
+    for one in strangers[: len(strangers) - 8]:
+        one.settimeout(FORMING_S)
+        gone += one.recv(1) == b""
+    assert gone >= len(strangers) - 8 - 1, "but for the latest, and the member's own in between"
+    for one in strangers:
+        one.close()
