@@ -37,7 +37,7 @@ def finish(book: Book) -> None:
 
 
 def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
-    book, tasks = Book(StepCourse(4, 10)), [lease(5, 0), lease(6, 1)]
+    book, tasks = Book(StepCourse(4, 40)), [lease(5, 0), lease(6, 1)]
     assert follow(book, tasks) == follow(book, tasks) == [one.token for one in tasks]
     finish(book)
     assert follow(book, tasks) == [tasks[1].token]
@@ -45,7 +45,7 @@ def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
 
 def test_what_came_with_the_word_that_others_are_void_is_not_void() -> None:
     """The leases of before a rollback are void, and the answer that says so is there before several steps."""
-    book = Book(StepCourse(4, 10))
+    book = Book(StepCourse(4, 40))
     follow(book, [lease(24, 4)])
     tasks = [lease(70, 1), lease(71, 2), lease(72, 3), lease(73, 4)]
     assert follow(book, tasks, drop=True) == [one.token for one in tasks]

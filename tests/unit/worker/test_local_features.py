@@ -127,7 +127,7 @@ def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: p
     path.write_text(json.dumps(make_spec(export_formats="keras").to_mapping()))
     assert main(["--spec", str(path), "--output", str(tmp_path / "out")]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"progress", "done"} == {event["event"] for event in events}
+    assert {"started", "progress", "done"} == {event["event"] for event in events}
     assert events[-2] | {"samples_per_second": 0} == {
         "event": "progress",
         "total": 600,
