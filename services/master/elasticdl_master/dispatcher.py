@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
 import structlog
@@ -72,6 +73,7 @@ class TaskDispatcher:
         self._clock = clock
         self._fenced = fenced
         self._unposted = unposted or Unposted({}, clock)
+        self._undropped: set[int] = set()
         self._post = post
         self._changes = ChangeInbox()
         self._listed: dict[str, list[Shard]] = {}
@@ -98,9 +100,11 @@ class TaskDispatcher:
 
     async def _drop_posts(self, numbers: Sequence[int]) -> None:
         self._unposted.drop(numbers)
+        self._undropped.update(numbers)
         if not self.broken:
-            with contextlib.suppress(UnavailableError):  # told again after a takeover, at worst
-                await self._queue(self.queue.drop(numbers))
+            with contextlib.suppress(UnavailableError):  # repair() makes it good
+                await self._queue(self.queue.drop(sorted(self._undropped)))
+                self._undropped.clear()
 
     async def forget(self, tasks: Sequence[TaskId]) -> None:
         """Drops done tasks whose marks are durable, and that nobody asks about any more."""
@@ -307,7 +311,9 @@ class TaskDispatcher:
     async def _repair(self) -> None:
         if not self.trouble.is_set():
             return
-        await self._translated(self._remake())
+        await self._translated(self._remake(self._unposted.texts()))
+        await self._translated(self.queue.drop(sorted(self._undropped)))
+        self._undropped.clear()
         self.broken = ""
         self.trouble.clear()
         _log.info("queue rebuilt")
@@ -456,6 +462,8 @@ class TaskDispatcher:
         if not self.broken:
             with contextlib.suppress(UnavailableError):  # repair() makes it good
                 await self._queue(self.queue.keep({post.number: post.to_text() for post in posts}))
+        if surplus := self._unposted.surplus():
+            await self._drop_posts(surplus)
 
     async def _carry_out(self, instruction: do.Instruction) -> None:
         move = _QUEUE_MOVES.get(type(instruction))
@@ -497,11 +505,8 @@ class TaskDispatcher:
         await self._queue(self._remake())
         self._rebuilt += 1
 
-    async def _remake(self) -> None:
-        await self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s)
-        posts = self._unposted.texts()
-        if posts:
-            await self.queue.keep(posts)
+    async def _remake(self, posts: Mapping[int, str] = MappingProxyType({})) -> None:
+        await self.queue.rebuild(self.machine.contents(), self.machine.limits.lease_s, posts)
 
     async def _add(self, instruction: do.AddTasks) -> None:
         await self._queue(self.queue.add(instruction.tasks, front=instruction.front))

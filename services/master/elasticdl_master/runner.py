@@ -297,7 +297,7 @@ class JobRunner:
         (losses, numbers), rows = self._outbox.take_losses(), self._recorder.take(everything=last)
         try:
             wishes = await self._beats.send(status, losses, rows)
-        except UnavailableError:
+        except ElasticDLError:
             self._outbox.give_back_losses(losses, numbers)
             whole = tuple(row for row in rows if not row.tier and not last)
             self._recorder.give_back(row for row in rows if row not in whole)

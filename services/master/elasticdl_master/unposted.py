@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,6 +33,8 @@ _KINDS: Mapping[str, type[Any]] = {
 }
 KEPT = tuple(_KINDS.values())
 """The instructions that are kept until they are carried out."""
+_MOST: Mapping[type[Any], int] = {do.PostLosses: 5_000, do.PostEvent: 10_000, do.PostSeries: 1_000}
+"""Posts of a kind that are kept while the api is away; the oldest go first. Of the others there are few."""
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _log = structlog.get_logger(__name__)
 
@@ -73,17 +76,32 @@ class Unposted:
                 self._posts[number] = _read(number, found[number])
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 _log.warning("what the last master left to be told cannot be read", error=repr(error))
+        self._counts = Counter(type(post.what) for post in self._posts.values())
 
     def add(self, what: Told) -> Post:
         """Gives something to tell its number."""
         self._last += 1
         post = self._posts[self._last] = Post(self._last, self._clock(), what)
+        self._counts[type(what)] += 1
         return post
+
+    def surplus(self) -> list[int]:
+        """Forgets the oldest posts of kinds that are beyond their bounds; returns their numbers."""
+        over = {kind: self._counts[kind] - most for kind, most in _MOST.items() if self._counts[kind] > most}
+        found: list[int] = []
+        for number, post in self._posts.items() if over else ():
+            if over.get(type(post.what), 0) > 0:
+                over[type(post.what)] -= 1
+                found.append(number)
+        self.drop(found)
+        return found
 
     def drop(self, numbers: Iterable[int]) -> None:
         """These were told."""
         for number in numbers:
-            self._posts.pop(number, None)
+            post = self._posts.pop(number, None)
+            if post is not None:
+                self._counts[type(post.what)] -= 1
 
     def left(self) -> list[Post]:
         """All of them, oldest first."""

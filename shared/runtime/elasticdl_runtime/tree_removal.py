@@ -138,7 +138,7 @@ def _open_folder(name: str, parent: int) -> int:
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.fstat(descriptor).st_mode & 0o700 != 0o700:
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(PermissionError, FileNotFoundError):  # or there is no /proc
                 os.chmod(f"/proc/self/fd/{descriptor}", 0o700)  # noqa: PTH101 - of the open folder, whatever has its name now
         return os.open(".", _FOLDER, dir_fd=descriptor)
     finally:

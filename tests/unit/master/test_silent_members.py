@@ -22,6 +22,7 @@ class Members(OneMember):
     def __init__(self) -> None:
         self.terminated: list[int] = []
         self.lost = False
+        self.loading: set[int] = set()
         super().__init__()
         self.stopped: set[int] = set()
         self.finished_by: dict[int, int] = {}
@@ -70,6 +71,8 @@ class Members(OneMember):
         finished = self.finished_by.get(index, 0)
         meeting = Meeting(owner, finished, holds=index in self.in_generation, leaving=leaving)
         self.tell(ev.WorkerHeartbeat(index, 0, phase="training"))
+        if index in self.loading:
+            return
         self.tell(ev.MemberMet(meeting))
         if leaving and group.dismisses(owner):
             self.exit(index, 0)
@@ -102,7 +105,7 @@ def test_those_who_hold_the_model_wait_for_another_one_when_who_was_to_stay_is_s
     job = Members()
     job.tell(ev.Directed("run", 1))
     job.stopped.add(0)
-    job.pass_time(1.6)
+    job.pass_time(4.6)
     assert job.standing == {
         0: WorkerState.LEAVING,
         1: WorkerState.DRAINING,
@@ -114,6 +117,10 @@ def test_those_who_hold_the_model_wait_for_another_one_when_who_was_to_stay_is_s
     job.pass_time(2 * job.machine.limits.drain_s)  # however long the new one takes to start
     assert job.machine.group.established and job.terminated == [0]
     job.join(3)
+    job.loading.add(3)
+    job.pass_time(2 * job.machine.limits.drain_s)  # ... and to load its model before it first speaks
+    assert job.terminated == [0] and job.standing[3] is WorkerState.RUNNING
+    job.loading.clear()
     job.pass_time(3.0)
     assert job.members == ["worker-3.0"] and job.standing[3] is WorkerState.RUNNING
     assert not {1, 2} & job.standing.keys()
@@ -129,3 +136,14 @@ def test_members_that_are_all_stopped_are_replaced_although_nobody_holds_the_mod
     assert job.terminated == []
     job.pass_time(job.machine.limits.silent_s)
     assert sorted(job.terminated) == [0, 1, 2]
+
+
+def test_those_who_hold_the_model_do_not_wait_for_ever_for_one_that_never_comes() -> None:
+    job = Members()
+    job.tell(ev.Directed("run", 1))
+    job.stopped.add(0)
+    job.pass_time(5.0)
+    assert job.standing[3] is WorkerState.PENDING
+    job.now += job.machine.limits.start_s + job.machine.limits.drain_s
+    job.pass_time(1.0)
+    assert {1, 2} <= set(job.terminated)

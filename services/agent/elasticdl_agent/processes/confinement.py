@@ -128,8 +128,8 @@ _UNKNOWN_CALLS = frozenset({"clone3", "io_uring_setup", "io_uring_enter", "io_ur
 """Those that are said not to be there, so that libraries take the older way; of ``clone3`` nobody sees the flags."""
 _UNSUPPORTED_CALLS = frozenset({"setxattr", "lsetxattr", "fsetxattr", "setxattrat"})
 """Those that file systems often do not have, so that libraries which copy files go on without."""
-_AS_OWNER = 0o6000
-"""Bits of a file's mode that have others run it as its owner or group."""
+_AS_OWNER = 0o4000
+"""Bit of a file's mode that has others run it as its owner. Folders are copied with that of groups."""
 _NAMESPACES = 0x7E020000
 """Flags of ``clone`` and ``unshare`` for namespaces: mounts, cgroups, names, IPC, users, processes, network."""
 _REFUSED_ARGUMENTS = (

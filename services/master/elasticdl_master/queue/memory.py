@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from elasticdl_core.errors import FencedError
@@ -79,12 +80,14 @@ class MemoryQueue:
             store.notes,
         )
 
-    async def rebuild(self, contents: Contents, lease_s: float) -> None:
+    async def rebuild(
+        self, contents: Contents, lease_s: float, posts: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         """See the port."""
         store = self._enter(ready=False)
-        posts = store.posts
+        kept = {**store.posts, **posts}
         store.wipe()
-        store.posts = posts
+        store.posts = kept
         store.todo.update(dict.fromkeys(contents.todo))
         store.doing = {lease.task: lease for lease in contents.doing}
         store.deadlines = dict.fromkeys(store.doing, store.clock() + lease_s)

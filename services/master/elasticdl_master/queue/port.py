@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from elasticdl_core.errors import UnavailableError
@@ -110,6 +111,9 @@ def split(task: TaskId, position: int) -> tuple[TaskId | None, TaskId | None]:
     return task.front_until(position), task.rest_from(position)
 
 
+_NOTHING: Mapping[int, str] = MappingProxyType({})
+
+
 class TaskQueue(Protocol):
     """The queue. Times are the store's; every method may raise UnavailableError, FencedError or StoreLostError."""
 
@@ -117,8 +121,11 @@ class TaskQueue(Protocol):
         """Everything in the queue, or None if no master has completed a ``rebuild`` in this store."""
         ...
 
-    async def rebuild(self, contents: Contents, lease_s: float) -> None:
-        """Replaces everything; leases keep owner and token, and each lasts ``lease_s`` seconds from now."""
+    async def rebuild(self, contents: Contents, lease_s: float, posts: Mapping[int, str] = _NOTHING) -> None:
+        """Replaces all but what is kept; leases keep owner and token, and each lasts ``lease_s`` seconds from now.
+
+        ``posts`` are kept before the notes say that they were told.
+        """
         ...
 
     async def add(self, tasks: Sequence[TaskId], *, front: bool = False) -> int:

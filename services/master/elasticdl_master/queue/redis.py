@@ -19,6 +19,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import redis.asyncio as aioredis
@@ -99,15 +100,21 @@ class RedisQueue:
             quarantined = [_task(name) async for (name,) in self._scan("SSCAN", "quarantined")]
             # Posts may be kept meanwhile: what this master has moved itself it has seen.
             seen = self._seen
-            if (await self._run("load"))[:3] == [seen, ready, waiting]:
+            end = (await self._run("load"))[:3]
+            if end[0] < seen:
+                self._seen = end[0]  # it lost its end: what it has now is read, and made anew by who asked
+            if end == [seen, ready, waiting]:
                 unique = {lease.task: lease for lease in leases}
                 return Contents(
                     tuple(todo), tuple(unique.values()), done, frozenset(quarantined), results, notes.decode()
                 )
 
-    async def rebuild(self, contents: Contents, lease_s: float) -> None:
+    async def rebuild(
+        self, contents: Contents, lease_s: float, posts: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         """See the port."""
         await self._run("clear")
+        await self.keep(posts)
         failpoint("master.queue_cleared")
         await self._fill("todo", (str(task) for task in contents.todo))
         await self._fill(
@@ -209,9 +216,9 @@ class RedisQueue:
 
     async def kept(self) -> Mapping[int, str]:
         """See the port."""
-        seq, posts = await self._run("kept")
+        (seq,) = await self._run("kept")
         self._seen = max(self._seen, seq)
-        return {int(number): text.decode() for number, text in _pairs(posts)}
+        return {int(number): text.decode() async for number, text in self._scan("HSCAN", "posts")}
 
     async def counts(self) -> Counts:
         """See the port."""
@@ -297,10 +304,6 @@ def _leases(answer: list[Any]) -> list[Lease]:
 
 def _task(text: bytes) -> TaskId:
     return TaskId.parse(text.decode())
-
-
-def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _chunks(values: list[Any]) -> Iterator[list[Any]]:

@@ -15,6 +15,8 @@ from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.instructions import Instruction, LoseGroup, tell
 from elasticdl_master.state.workers import Worker
 
+MUTE_S = 3.0
+"""A member that has spoken, is to stay and is silent for so long is replaced where those who hold the model wait."""
 _STRIDE = 1 << 20
 """Generations of one master: the next one's are larger."""
 
@@ -31,6 +33,7 @@ class Group:
         self._active = job.spec.by_group
         self._rendezvous = Rendezvous(job.setup.epoch * _STRIDE)
         self._told_lost = self._told_spare = False
+        self._spoke: dict[str, float] = {}
         if self._active:
             job.workers.add_group()
 
@@ -42,6 +45,7 @@ class Group:
         match event:
             case ev.MemberMet(meeting, busy_s):
                 self._rendezvous.meet(meeting, now)
+                self._spoke[meeting.owner] = now
                 out += self._look_at(meeting.owner, busy_s)
             case ev.GroupLooked():
                 self._rendezvous.look(now)
@@ -96,9 +100,15 @@ class Group:
             worker.holds_model = worker in holders or not holders
             if worker.awaited and worker not in last:
                 worker.leave_at = now + self._job.limits.drain_s
-            worker.awaited = worker in last
+            # Not for ever: who is to follow may wait for the very slot that this one has.
+            worker.awaited = worker in last and now < worker.leave_at + self._job.limits.start_s
+        self._spoke = {
+            worker.owner: self._spoke[worker.owner] for worker in workers.living if worker.owner in self._spoke
+        }
+        # A newcomer that still loads its model has not spoken yet; `overdue` looks after it.
+        mute = [worker for worker in workers.running if now - self._spoke.get(worker.owner, now) > MUTE_S]
         out: list[Instruction] = []
-        for worker in [worker for worker in workers.running if last and not rendezvous.hears(worker.owner)]:
+        for worker in mute if last else ():
             worker.stuck = True
             words = f"{worker.owner} does not speak, and those who hold the model are to leave; it is replaced"
             out += [tell("worker_stuck", words), *workers.stop(worker, self._job.limits.leave_s)]

@@ -1,6 +1,6 @@
--- Returns sequence, flat number and text of each post.
+-- What reading the posts begins with, which are read in portions. Returns sequence.
 local refused = refuse(false)
 if refused then
   return refused
 end
-return {tonumber(redis.call('GET', SEQ) or '0'), redis.call('HGETALL', POSTS)}
+return {tonumber(redis.call('GET', SEQ) or '0')}

@@ -45,7 +45,8 @@ class GangPolicy:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decides on a target for every job of the snapshot."""
-        return plan_with_raises(snapshot, self._decide, lambda job: job.largest)
+        # A gang that began with what was free has not been raised: it grows as it was to.
+        return plan_with_raises(snapshot, self._decide, lambda job: job.smallest)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Admits jobs at their largest size only."""
