@@ -9,14 +9,16 @@ import logging
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar, Generic, TypeVar, cast
 
 from elasticdl.data import files
 from elasticdl.data.errors import DataError
 from elasticdl.data.files import FileStamp
 from elasticdl.data.params import refuse_unknown, take_choice
 from elasticdl.data.reader import DEFAULT_BATCH_RECORDS, DataReader, Record, Shard, ShardLike
+from elasticdl.data.remote_ranges import FETCHED_BYTES, Fetched, FetchedFile, RangeFetcher, is_fetched
+from elasticdl_core.mixed_order import Span
 
 #: Parameters of every reader of files; ``kind`` is used by the factory.
 COMMON_PARAMS = ("kind", "on_corrupt")
@@ -108,6 +110,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         self._most_open = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._opened: BoundedCache[files.OpenFile] = BoundedCache(max_weight=self._most_open)
         self._stamps: dict[str, FileStamp] = {}
+        self._fetcher = RangeFetcher()
 
     def list_files(self) -> Iterator[str]:
         """The files of the data origin, lazily, in a fixed order."""
@@ -144,10 +147,15 @@ class FileDataReader(DataReader, Generic[IndexT]):
         """Opens a file that is as it was when it was indexed."""
         self.index_of(path)
         file = files.open_for_reading(path, block_size=block_size)
-        stamp = files.stamp_of(file, path)
-        if stamp is not None and stamp != self._stamps[path]:
+        try:
+            stamp = files.stamp_of(file, path)
+            if stamp is not None and not stamp.version and self._stamps[path].version:
+                stamp = files.stamp(path)  # an open file of HTTP does not tell its version, its store does
+            if stamp is not None and stamp != self._stamps[path]:
+                raise _changed(path)
+        except DataError:
             file.close()
-            raise _changed(path)
+            raise
         return file
 
     def count_records(self, path: str) -> int:
@@ -174,16 +182,51 @@ class FileDataReader(DataReader, Generic[IndexT]):
             yield held
 
     def read_ranges(self, ranges: Sequence[ShardLike]) -> list[Record]:
-        """The records of several ranges, one range after the other; each file is opened once, and read forwards."""
+        """The records of several ranges, one range after the other.
+
+        Each file is opened once, and read forwards; of files of stores the bytes of many ranges are fetched at once.
+        """
         found: list[list[Record]] = [[]] * len(ranges)
         order = sorted(range(len(ranges)), key=lambda i: (ranges[i].name, ranges[i].start))
-        for path, group in itertools.groupby(order, key=lambda i: ranges[i].name):
-            chosen = list(group)
-            # What a remote file fetches ahead of one range is of no use for the next one.
-            with self._open(path, 0 if len(chosen) > 1 else None) as file:
-                for i in chosen:
-                    found[i] = list(itertools.chain.from_iterable(self._scan_checked(file, ranges[i])))
+        for some, fetched in self._fetched(ranges, order):
+            for path, group in itertools.groupby(some, key=lambda i: ranges[i].name):
+                chosen = list(group)
+                # What a remote file fetches ahead of one range is of no use for the next one.
+                reopen = functools.partial(self._open, path, 0 if len(chosen) > 1 else None)
+                with FetchedFile(path, fetched[path], reopen) if path in fetched else reopen() as file:
+                    for i in chosen:
+                        if isinstance(file, FetchedFile):
+                            file.about = _in_words(ranges[i])
+                        opened = cast(BinaryIO, file)
+                        found[i] = list(itertools.chain.from_iterable(self._scan_checked(opened, ranges[i])))
         return list(itertools.chain.from_iterable(found))
+
+    def _fetched(self, ranges: Sequence[ShardLike], order: Sequence[int]) -> Iterator[tuple[list[int], Fetched]]:
+        """Cuts ranges into those of which all bytes are fetched at once, and fetches those that lie in stores."""
+        chosen, wanted, size = list[int](), set[Span](), 0
+        for i in order if len(order) > 1 and any(is_fetched(ranges[i].name) for i in order) else ():
+            one = ranges[i]
+            known = is_fetched(one.name) and 0 <= one.start < one.end <= self.count_records(one.name)
+            spans = set(self._byte_spans(one.name, one.start, one.end) if known else ()) - wanted
+            more = sum(end - start for _, start, end in spans)
+            if size + more > FETCHED_BYTES and chosen:
+                yield chosen, self._fetch(wanted)
+                chosen, wanted, size = [], set(), 0
+            chosen.append(i)
+            if more <= FETCHED_BYTES:  # else it is read piece by piece
+                wanted |= spans
+                size += more
+        yield chosen or list(order), self._fetch(wanted)
+
+    def _fetch(self, wanted: Collection[Span]) -> Fetched:
+        """Bytes of files that are as they were when they were indexed."""
+        if not wanted:
+            return {}
+        fetched = self._fetcher.fetch(wanted)
+        for path, stamp in zip(fetched, self._fetcher.stamps(list(fetched)), strict=True):
+            if stamp != self._stamps[path]:
+                raise _changed(path)
+        return fetched
 
     @functools.cached_property
     def reads_by_index(self) -> bool:
@@ -213,6 +256,17 @@ class FileDataReader(DataReader, Generic[IndexT]):
             if found is not None:
                 return found
         return super().read_numbers(name, numbers)
+
+    @property
+    def gathers(self) -> bool:
+        """It does, by the bytes."""
+        return True
+
+    def read_places(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Record]:
+        """Single records of several files, those of stores all at once."""
+        if not any(files.is_remote(name) for name, _ in places):
+            return super().read_places(places)
+        return self.read_ranges([Shard(name, one, one + 1) for name, numbers in places for one in numbers])
 
     def _kept_open(self, path: str) -> files.OpenFile:
         with self._open(path) as file:
@@ -276,6 +330,10 @@ class FileDataReader(DataReader, Generic[IndexT]):
         """Whether it is known of some local files where each record is."""
         return True
 
+    @abc.abstractmethod
+    def _byte_spans(self, path: str, start: int, end: int) -> Iterator[Span]:
+        """The bytes of a file that ``_scan`` reads for a range: path, first byte, one past the last."""
+
     def _pick(self, file: files.OpenFile, path: str, numbers: Sequence[int]) -> list[Record] | None:
         """Reads single records that exist; None if ``_scan`` is to do it, also to tell what is wrong with one."""
         return None
@@ -283,6 +341,12 @@ class FileDataReader(DataReader, Generic[IndexT]):
     @abc.abstractmethod
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         """Reads a checked range of an open file in pieces of convenient size."""
+
+
+def _in_words(one: ShardLike) -> str:
+    if one.end == one.start + 1:
+        return f"record {one.start}"
+    return f"one of the records {one.start} to {one.end}"
 
 
 def _changed(path: str) -> DataError:

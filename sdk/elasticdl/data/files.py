@@ -92,8 +92,18 @@ def _filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _unreadable(path: str, error: Exception) -> DataError:
-    """An error of the operating system or of a remote store, as one of ours."""
+def store_of(path: str) -> tuple[Any, str]:
+    """The fsspec file system of the URL of data, and the URL's path in it.
+
+    Raises:
+        DataError: there is no package for the scheme, or this process may not read it.
+    """
+    require_data(path, _reach)
+    return _filesystem(path)
+
+
+def unreadable(path: str, error: Exception, about: str = "") -> DataError:
+    """An error of the operating system or of a remote store, as one of ours; about some records, if known."""
     if isinstance(error, PermissionDeniedError):
         return DataError(error.message, fix=error.fix)
     if isinstance(error, FileNotFoundError):
@@ -105,7 +115,10 @@ def _unreadable(path: str, error: Exception) -> DataError:
         )
     if isinstance(error, IsADirectoryError):
         return DataError(f"{path}: is a directory, not a file", fix="give a file, or use the directory as the data")
-    return DataError(f"{path}: cannot be read: {error}", fix="check the path, the network and the credentials")
+    return DataError(
+        f"{path}: {about}{' ' * bool(about)}cannot be read: {error}",
+        fix="check the path, the network and the credentials",
+    )
 
 
 def _suggest(path: str) -> str:
@@ -158,7 +171,7 @@ def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
     except DataError:
         raise
     except Exception as error:  # a remote store may raise anything
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 class OpenFile:
@@ -205,7 +218,7 @@ def stamp(path: str) -> FileStamp:
     except DataError:
         raise
     except Exception as error:  # a remote store may raise anything
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if info.get("size") is None:
         raise DataError(f"{path}: the store does not tell the file's size", fix="copy the file to a store that does")
     return _stamp_from(info)
@@ -290,7 +303,7 @@ def _expand(part: str) -> Iterator[_Found]:
     try:
         path.stat()
     except PermissionError as error:
-        raise _unreadable(part, error) from error
+        raise unreadable(part, error) from error
     except OSError:
         pass  # missing, or a pattern: told apart below
     if path.is_file():
@@ -305,7 +318,7 @@ def _expand(part: str) -> Iterator[_Found]:
     elif path.exists():
         raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
     else:
-        raise _unreadable(part, FileNotFoundError(part))
+        raise unreadable(part, FileNotFoundError(part))
 
 
 def _require_inside(path: Path, named: str) -> Path:
@@ -332,7 +345,7 @@ def _expand_remote(part: str) -> Iterator[str]:
         else:
             raise FileNotFoundError(part)
     except Exception as error:  # a remote store may raise anything
-        raise _unreadable(part, error) from error
+        raise unreadable(part, error) from error
     yield from _not_empty((_url_of(part, fs, path) for path in found), problem)
 
 
@@ -365,7 +378,7 @@ def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Foun
         with os.scandir(directory) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except OSError as error:
-        raise _unreadable(str(directory), error) from error
+        raise unreadable(str(directory), error) from error
     for entry in entries:
         if not _is_data_name(entry.name):
             continue
@@ -411,7 +424,7 @@ def _require_target(path: Path) -> None:
             fix="fetch what it stands for (git annex get, dvc pull), or remove the link",
         ) from None
     except OSError as error:
-        raise _unreadable(_listed(path), error) from error
+        raise unreadable(_listed(path), error) from error
 
 
 def _is_data_name(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from elasticdl.data import files
@@ -12,6 +12,7 @@ from elasticdl.data.file_reader import FileDataReader
 from elasticdl.data.offset_index import IndexFolder, OffsetIndex
 from elasticdl.data.params import take
 from elasticdl.data.reader import Record
+from elasticdl_core.mixed_order import Span
 
 _OFFSETS = 1 << 24
 """Records of all files whose offsets are kept one by one: 128 MiB. Of more, an offset for some at a time."""
@@ -46,6 +47,9 @@ class OffsetFileReader(FileDataReader[OffsetIndex]):
 
     def _count(self, index: OffsetIndex) -> int:
         return index.records
+
+    def _byte_spans(self, path: str, start: int, end: int) -> Iterator[Span]:
+        yield path, *self.index_of(path).byte_range(start, end)[:2]
 
     def _pick(self, file: files.OpenFile, path: str, numbers: Sequence[int]) -> list[Record] | None:
         index = self.index_of(path)

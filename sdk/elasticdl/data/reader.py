@@ -122,6 +122,11 @@ class DataReader(abc.ABC):
         """
         return False
 
+    @property
+    def gathers(self) -> bool:
+        """Whether ``read_places`` itself reads at once what lies near each other; else whoever asks joins it."""
+        return False
+
     def read_numbers(self, name: str, numbers: Sequence[int]) -> list[Record]:
         """Reads single records of a source, as shuffled reading needs them.
 
@@ -133,6 +138,14 @@ class DataReader(abc.ABC):
             DataError: the data is missing, unreadable, corrupt, or shorter than the numbers say.
         """
         return self.read_ranges([Shard(*one) for one in joined((name, one, one + 1) for one in numbers)])
+
+    def read_places(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Record]:
+        """Reads single records of several sources: the ascending numbers of each, one source after the other.
+
+        Raises:
+            DataError: the data is missing, unreadable, corrupt, or shorter than the numbers say.
+        """
+        return list(itertools.chain.from_iterable(self.read_numbers(*one) for one in places))
 
     @property
     @abc.abstractmethod

@@ -12,14 +12,13 @@ from elasticdl.data.errors import CorruptDataError, DataError
 from elasticdl.data.file_reader import BoundedCache, FileDataReader
 from elasticdl.data.reader import Metadata, Record, RecordSpec
 from elasticdl.data.recordio import Chunk, Compressor
+from elasticdl_core.mixed_order import Span
 
 #: Decompressed payloads kept, so that the tasks of one chunk decompress it once. Chunks that are not compressed are
 #: checked whole at first; later only the records that are wanted are read.
 _PAYLOAD_BYTES = 64 << 20
 #: What is kept of where records begin.
 _PLACE_BYTES = 64 << 20
-_UNPACKED = 3
-"""How many times as long compressed data is taken to be once it is decompressed."""
 _Known: TypeAlias = tuple[int, int, int, Sequence[int], bytes]
 """Of a chunk: its first record, one past the last, where its payload begins, where records do in it, the payload."""
 
@@ -62,10 +61,18 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
 
     def _is_indexed(self, paths: Sequence[str]) -> bool:
         """Also whether what is compressed is kept once it is decompressed: if not, a record costs that of a chunk."""
-        first = next((chunk for path in paths for chunk in self.index_of(path).chunks), None)
-        if first is None or first.compressor is Compressor.NONE:
-            return True
-        return _UNPACKED * sum(files.stamp(path).size for path in paths) <= _PAYLOAD_BYTES
+        packed = [(path, one) for path in paths for one in self.index_of(path).chunks if one.compressor and one.size]
+        stored = sum(chunk.size for _, chunk in packed)
+        if not stored or stored > _PAYLOAD_BYTES:
+            return not stored
+        # As long as one chunk is for its size: whoever would know exactly had to decompress all.
+        path, chunk = packed[len(packed) // 2]
+        try:
+            with self._open(path, 0) as file:
+                unpacked = len(recordio.read_payload(file, chunk, path=path))
+        except CorruptDataError:
+            return False
+        return stored * unpacked <= _PAYLOAD_BYTES * chunk.size
 
     @property
     def metadata(self) -> Metadata:
@@ -125,6 +132,19 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
             self._checked[path][chunk.number] = known
             self._checked_bytes += size + 256
         return known
+
+    def _byte_spans(self, path: str, start: int, end: int) -> Iterator[Span]:
+        for chunk in self.index_of(path).covering(start, end):
+            key, begin = (path, chunk.number), chunk.offset + recordio.HEADER.size
+            places = self._places.find(key)
+            if chunk.compressor is not Compressor.NONE:
+                if self._payloads.find(key) is None:
+                    yield path, begin, begin + chunk.size
+            elif places is None:
+                yield path, begin, begin + chunk.size
+            else:
+                low, high = max(start - chunk.first, 0), min(end - chunk.first, chunk.records)
+                yield path, begin + places[low], begin + places[high]
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
         for chunk in self.index_of(path).covering(start, end):

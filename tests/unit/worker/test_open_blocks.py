@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,12 +32,12 @@ class Clock:
 class Source:
     """A user's reader: beginning takes ``begin_s``, each record ``record_s``."""
 
-    def __init__(self, clock: Clock, begin_s: float = 1.0, record_s: float = 1.0) -> None:
-        self.clock, self.begin_s, self.record_s = clock, begin_s, record_s
+    def __init__(self, clock: Clock, begin_s: float = 1.0, record_s: float = 1.0, records: int = RECORDS) -> None:
+        self.clock, self.begin_s, self.record_s, self.records = clock, begin_s, record_s, records
         self.asked: list[tuple[int, int]] = []
 
     def create_shards(self) -> dict[str, tuple[int, int]]:
-        return {"a": (0, RECORDS)}
+        return {"a": (0, self.records)}
 
     def read_records(self, task: Any) -> Iterator[int]:
         self.asked.append((task.start, task.end))
@@ -55,8 +56,8 @@ class Indexed(Source):
     reads_by_index = True
 
 
-def readings(workers: int = 1) -> list[MixedReading]:
-    parts = cut(create_data_reader("", custom=Source(Clock())).create_shards(), TASK)
+def readings(workers: int = 1, records: int = RECORDS) -> list[MixedReading]:
+    parts = cut(create_data_reader("", custom=Source(Clock(), records=records)).create_shards(), TASK)
     order = RecordOrder(1)
     order.extend(parts)
     found = [order.reading(1, index, part.start, part.end, workers) for index, part in enumerate(parts)]
@@ -110,6 +111,37 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
         most = max(most, small._held)
     assert most <= 500
     assert source.read < 2 * RECORDS, "what has no room is read alone, not in blocks again and again"
+
+
+def test_records_without_room_are_read_with_what_lies_between_them_where_beginning_is_dear() -> None:
+    """Not one call for each of them, and never more than eight times as many records."""
+    calls = {}
+    for begin_s in (0.5, 200.0):
+        source = Source(Clock(), begin_s)
+        train(source, readings(), kept_bytes=1, step=TASK)
+        calls[begin_s] = len(source.asked)
+        assert source.read < (1.2 if begin_s < 1 else 8) * RECORDS
+    assert calls[0.5] > 0.9 * RECORDS
+    assert calls[200.0] < 0.75 * calls[0.5]
+    dense = Source(Clock(), 200.0, records=2 * TASK)
+    train(dense, readings(records=2 * TASK), kept_bytes=1, step=TASK)
+    assert max(end - start for start, end in dense.asked) <= 64
+    assert len(dense.asked) < 200, "the first task, whose costs were not known, and some ranges"
+
+
+def test_a_record_between_two_wanted_ones_that_is_not_there_is_named() -> None:
+    class Short(Source):
+        def read_records(self, task: Any) -> Iterator[int]:
+            yield from (number for number in super().read_records(task) if number != bad)
+
+    whole = readings()
+    first = sorted(whole[0].numbers)
+    bad = next(low + 1 for low, high in itertools.pairwise(first) if high == low + 2)
+    source = Short(Clock(), 200.0)
+    blocks = OpenBlocks(create_data_reader("", custom=source), 1, source.clock)
+    with pytest.raises(DataError, match=r"gave \d+ records for the range \d+ to \d+ of a"):
+        for one in whole:
+            blocks.take(one, one.numbers)
 
 
 def test_a_reader_by_index_may_read_many_at_once() -> None:

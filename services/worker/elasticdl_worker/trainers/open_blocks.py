@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.reader import Record
@@ -18,6 +20,12 @@ _TAKEN = object()
 KEPT_BYTES = 128 << 20
 """What is kept of blocks: without an index, records would else be read one by one."""
 _POOLS = 2
+_BETWEEN = 7
+"""Records between two wanted ones that are read with them at most: never more than eight times what is wanted."""
+_RUN = 64
+"""Records of a range that is read for the wanted ones in it, at most."""
+_AT_ONCE = 256
+"""Records that are read at a time, about, where some of them are not wanted."""
 
 
 class OpenBlocks:
@@ -30,7 +38,8 @@ class OpenBlocks:
 
     Args:
         reader: reads records.
-        kept_bytes: how much is kept, about; the records of further blocks are read one by one.
+        kept_bytes: how much is kept, about; the records of further blocks are read one by one, or with what lies
+            between two of them where that takes less than to begin once more.
         clock: seconds that go on.
     """
 
@@ -42,7 +51,7 @@ class OpenBlocks:
         self._clock = clock
         self._pools: OrderedDict[str, dict[int, list[Record]]] = OrderedDict()
         self._held = self._record_bytes = 0
-        self._single_s = self._whole_s = 0.0
+        self._single_s = self._whole_s = self._begin_s = 0.0
 
     def take(self, reading: MixedReading, numbers: Sequence[int]) -> list[Record]:
         """The records of some numbers, in their order; each is given once, for whoever gets it may change it.
@@ -65,9 +74,7 @@ class OpenBlocks:
             if number // block in kept:
                 kept[number // block][number % block] = _TAKEN
         if missing:
-            began = self._clock()
             singles = self._read_singles(reading, missing)
-            self._single_s = (self._clock() - began) / len(missing)
             found = [singles[n] if one is _TAKEN else one for n, one in zip(numbers, found, strict=True)]
         return found
 
@@ -110,14 +117,56 @@ class OpenBlocks:
             at += piece.records
 
     def _read_singles(self, reading: MixedReading, numbers: Sequence[int]) -> dict[int, Record]:
-        reader, wanted, records = self._reader, sorted(numbers), list[Record]()
-        skipped = reader.skipped_records
-        for name, places in reading.located(wanted):
-            records += reader.read_numbers(name, places)
-        if reader.skipped_records > skipped or len(records) != len(wanted):
-            singles = (Shard(name, at, at + 1) for name, places in reading.located(wanted) for at in places)
-            records = [record for one in singles for record in _all_of(reader, one)]
+        """Reads single records, and what lies between them where that takes less than to begin once more."""
+        wanted, began = sorted(numbers), self._clock()
+        places = list(reading.located(wanted))
+        known = self._whole_s > 0 and not self._reader.gathers
+        between = min(_BETWEEN, int(self._begin_s / self._whole_s)) if known else 0
+        runs = list(_runs(places, between)) if between else []
+        records = _read_runs(self._reader, runs) if runs else _read_alone(self._reader, places)
+        begun, read = len(runs) or len(wanted), sum(shard.records for shard, _ in runs) or len(wanted)
+        took = self._clock() - began
+        self._single_s = took / len(wanted)
+        self._begin_s = max(0.0, (took - read * self._whole_s) / begun)
         return dict(zip(wanted, records, strict=True))
+
+
+def _read_alone(reader: DataReader, places: Sequence[tuple[str, Sequence[int]]]) -> list[Record]:
+    skipped = reader.skipped_records
+    records = reader.read_places(places)
+    if reader.skipped_records > skipped or len(records) != sum(len(numbers) for _, numbers in places):
+        return read_ranges(reader, [Shard(name, at, at + 1) for name, numbers in places for at in numbers])
+    return records
+
+
+_Run: TypeAlias = tuple[Shard, list[int]]
+"""A range, and the numbers of the wanted records in it."""
+
+
+def _runs(places: Sequence[tuple[str, Sequence[int]]], between: int) -> Iterator[_Run]:
+    """Ranges that hold the records of places, and at most so many others between two of them."""
+    for name, numbers in places:
+        run = [numbers[0]]
+        for at in numbers[1:]:
+            if at - run[-1] > between + 1 or at - run[0] >= _RUN:
+                yield Shard(name, run[0], run[-1] + 1), run
+                run = []
+            run.append(at)
+        yield Shard(name, run[0], run[-1] + 1), run
+
+
+def _read_runs(reader: DataReader, runs: Sequence[_Run]) -> list[Record]:
+    """The wanted records of ranges; not many of the others at a time."""
+    records: list[Record] = []
+    while runs:
+        ends = itertools.accumulate(shard.records for shard, _ in runs)
+        some = runs[: max(1, sum(end <= _AT_ONCE for end in ends))]
+        read = iter(read_ranges(reader, [shard for shard, _ in some]))
+        for shard, wanted in some:
+            whole = list(itertools.islice(read, shard.records))
+            records += [whole[at - shard.start] for at in wanted]
+        runs = runs[len(some) :]
+    return records
 
 
 def weigh(record: Record) -> int:
@@ -154,10 +203,12 @@ def read_ranges(reader: DataReader, ranges: Sequence[Shard]) -> list[Record]:
     """The records of ranges, ``SKIPPED`` in the place of each that the reader passed over."""
     skipped = reader.skipped_records
     records = reader.read_ranges(ranges)
-    if reader.skipped_records > skipped or len(records) != sum(one.records for one in ranges):
-        # Range by range: each record has to be in its place, and an error names the range.
-        records = [record for one in ranges for record in _all_of(reader, one)]
-    return records
+    if reader.skipped_records == skipped and len(records) == sum(one.records for one in ranges):
+        return records
+    if len(ranges) > 1:  # each record has to be in its place, and an error names the range: it is found by halves
+        half = len(ranges) // 2
+        return read_ranges(reader, ranges[:half]) + read_ranges(reader, ranges[half:])
+    return [record for one in ranges for record in _all_of(reader, one)]
 
 
 def _all_of(reader: DataReader, shard: Shard) -> list[Record]:
@@ -167,6 +218,5 @@ def _all_of(reader: DataReader, shard: Shard) -> list[Record]:
     missing = reader.skipped_records - skipped
     require_all(shard, len(records), missing)
     if missing and shard.records > 1:
-        singles = (Shard(shard.name, number, number + 1) for number in range(shard.start, shard.end))
-        return [record for single in singles for record in _all_of(reader, single)]
+        return read_ranges(reader, [Shard(shard.name, at, at + 1) for at in range(shard.start, shard.end)])
     return records or [SKIPPED]
