@@ -17,6 +17,7 @@ from pathlib import Path
 
 from elasticdl.contract_check import check_contract
 from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
+from elasticdl_core.contract.argument_order import names_swapped, swapped_words
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
@@ -30,6 +31,7 @@ _DEFAULTS = {
     "collate": "collate",
     "prediction_outputs_processor": "PredictionOutputsProcessor",
 }
+_LOSS_ARGUMENTS = ("labels", "predictions")
 _LOOPS = ("elasticdl", "elasticai_api")
 """Packages from which a script takes its records."""
 _FEEDS = ("feed", "dataset_fn")
@@ -94,7 +96,7 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     for entry in _entries(spec, framework):
         modules.require(entry.name, entry.flag, entry.what, entry.example)
     if spec.type is JobType.TRAINING:
-        modules.require_arguments(spec.loss, ("labels", "predictions"))
+        modules.require_arguments(spec.loss, _LOSS_ARGUMENTS)
     modules.require_arguments(spec.feed or "feed", ("dataset", "mode", "metadata"))
     if framework == TORCH:
         modules.require_arguments(spec.collate, ("samples",))
@@ -229,6 +231,9 @@ class _Modules:
                 f"{place}:{function.lineno}: {name} cannot be called with {so_many}",
                 fix=f"write it as def {name}({', '.join(given)}): ...",
             )
+        if given == _LOSS_ARGUMENTS and names_swapped(names):
+            message, fix = swapped_words(f"{place}:{function.lineno}: {name}", names)
+            raise UserCodeError(message, fix=fix)
 
     def require_records(self) -> None:
         """Checks that a script asks for the records of its job.

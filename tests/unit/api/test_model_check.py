@@ -115,6 +115,14 @@ def test_a_function_that_cannot_be_called_is_told_with_its_line(tmp_path: Path, 
     assert line.removesuffix(" ...") in caught.value.fix
 
 
+def test_a_loss_that_names_predictions_first_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserCodeError, match=r"model\.py:[57]: loss names its arguments \(outputs, targets\)"
+    ) as caught:
+        _check(tmp_path, GOOD.replace("def loss(labels, predictions)", "def loss(outputs, targets)"))
+    assert "(labels, predictions)" in caught.value.fix
+
+
 def test_a_collate_function_that_takes_nothing_is_told_with_its_line(tmp_path: Path) -> None:
     source = GOOD.replace("import keras", "import torch") + "\n\ndef collate(): ...\n"
     line = source.splitlines().index("def collate(): ...") + 1

@@ -12,7 +12,9 @@ import tensorflow as tf
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
-from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
+from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, aligned_loss, refuse_outer
+from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics
+from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +53,26 @@ def test_what_meets_every_record_is_refused_with_both_shapes(shapes: Any, functi
         refuse_outer("the loss", function, labels, predictions)
     assert f"labels have the shape {shown[0]}, predictions {shown[1]}" in caught.value.message
     assert "the same shape" in caught.value.fix
+
+
+@pytest.mark.parametrize("function", [tf.function(squared), lambda a, b: 2.0 * tf.function(squared)(a, b)])
+def test_it_is_found_in_functions_that_are_compiled_already(function: Any) -> None:
+    labels, column = tf.TensorSpec((None,), tf.float32), tf.TensorSpec((None, 1), tf.float32)
+    with pytest.raises(UserCodeError, match=r"the shape \[N\], predictions \[N, 1\]"):
+        refuse_outer("the loss", function, labels, column)
+    refuse_outer("the loss", function, column, column)
+    refuse_outer("the loss", tf.function(pairs), labels, column)
+
+
+def test_arguments_that_are_named_the_other_way_round_are_refused() -> None:
+    def loss(y_pred: Any, y_true: Any) -> Any:
+        return squared(y_true, y_pred)
+
+    module = ModelModule(Path("m.py"), (), lambda: None, loss=loss, eval_metrics_fn=lambda: {"mine": loss})
+    for what, make in (("the loss", aligned_loss), ("the metric mine", lambda one: make_metrics(one, None))):
+        with pytest.raises(UserCodeError, match=rf"{what} names its arguments \(y_pred, y_true\)") as caught:
+            make(module)
+        assert "(labels, predictions)" in caught.value.fix
 
 
 @pytest.mark.parametrize(

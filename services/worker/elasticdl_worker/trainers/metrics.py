@@ -96,6 +96,13 @@ class MetricKind(Protocol):
     def align(self, labels: Tensors, predictions: Tensors) -> Tensors:
         """Labels ``[N]`` in the shape of predictions ``[N, 1]``; others as they are."""
 
+    def in_order(self, what: str, function: LossOf) -> LossOf:
+        """A function as one of ``(labels, predictions)``.
+
+        Raises:
+            UserCodeError: it names the predictions first.
+        """
+
     def check_function(self, what: str, function: LossOf, labels: Tensors, predictions: Tensors) -> None:
         """Refuses a function in which each label meets the prediction of every record."""
 
@@ -268,7 +275,7 @@ class ModuleMetrics(Metrics):
         if adopted is not None:
             self._objects[name] = (output, adopted)
         elif callable(metric):
-            self._functions[name] = (output, cast(LossOf, metric))
+            self._functions[name] = (output, self._kind.in_order(f"the metric {name}", cast(LossOf, metric)))
         else:
             raise UserCodeError(
                 f"the metric {name} is a {type(metric).__name__}",
@@ -352,6 +359,8 @@ def _pick(values: Tensors, output: str, names: Sequence[str], *, optional: bool 
         if output in values or not optional:
             return values[output]
         return values
+    if output in getattr(values, "_fields", ()):
+        return getattr(values, output)
     if isinstance(values, list | tuple) and len(values) == len(names):
         return values[names.index(output)]
     return values

@@ -6,8 +6,10 @@ TensorFlow broadcasts the two to a table of ``N x N`` differences, of which the 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import cast
 
+from elasticdl_core.contract.argument_order import refuse_swapped
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.types import (
@@ -21,13 +23,20 @@ from elasticdl_worker.trainers.tensorflow.types import (
 )
 from elasticdl_worker.user_code import ModelModule
 
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _PROBE = 97
 """Records in the minibatch that is followed through a function; a prime, so that no other size is likely to be it."""
 
 
 def aligned_loss(module: ModelModule) -> LossFunction | None:
-    """The module's loss; with labels of a feed that is not the user's, it gets them in the shape of predictions."""
+    """The module's loss; with labels of a feed that is not the user's, it gets them in the shape of predictions.
+
+    Raises:
+        UserCodeError: its arguments are named in the other order.
+    """
     loss = cast("LossFunction | None", module.loss)
+    if loss is not None:
+        refuse_swapped("the loss", loss)
     if loss is None or module.feed is not None:
         return loss
     return functools.wraps(loss)(lambda labels, predictions: loss(align(labels, predictions), predictions))
@@ -65,7 +74,10 @@ def refuse_outer(what: str, function: LossFunction, labels: Labels, predictions:
         graph = tf.function(lambda a, b: function(a, b), autograph=False).get_concrete_function(*specs).graph
     except Exception:
         return  # what is wrong with it shows when it is called
-    if _meets(graph, len(tf.nest.flatten(labels)), len(tf.nest.flatten(predictions))):
+    given = [
+        side for side, values in (("labels", labels), ("predictions", predictions)) for _ in tf.nest.flatten(values)
+    ]
+    if _meets(graph, [frozenset({side}) for side in given]):
         shown = [", ".join(f"[{_words(shape)}]" for shape in side) for side in found]
         raise UserCodeError(
             f"{what} compares each label with the prediction of every record: labels have the shape {shown[0]}, "
@@ -96,16 +108,24 @@ def _words(shape: tuple[int | None, ...]) -> str:
     return ", ".join("N" if at == 0 else str(size) for at, size in enumerate(shape))
 
 
-def _meets(graph: Graph, labels: int, predictions: int) -> bool:
-    """Whether an operation of a traced function brings the two sides together as ``[N]`` and ``[N, 1]``."""
+def _meets(graph: Graph, given: Sequence[frozenset[str]]) -> bool:
+    """Whether an operation of a traced function brings the two sides together as ``[N]`` and ``[N, 1]``.
+
+    Args:
+        graph: of the function; functions that it calls, such as one under ``tf.function``, are followed.
+        given: of which sides each of its first inputs is made.
+    """
     sides: dict[Operation, frozenset[str]] = {}
     for number, tensor in enumerate(graph.inputs):
-        side = "labels" if number < labels else "predictions" if number < labels + predictions else ""
-        sides[tensor.op] = frozenset({side} - {""})
+        sides[tensor.op] = given[number] if number < len(given) else frozenset()
     for operation in graph.get_operations():
         inputs = [sides.get(tensor.op, frozenset()) for tensor in operation.inputs]
         sides.setdefault(operation, frozenset().union(*inputs))
-        if operation.type == "PartitionedCall" or len(inputs) != 2 or inputs[0] == inputs[1]:
+        if operation.type in _CALLS:
+            if _meets(graph._get_function(operation.get_attr("f").name).graph, inputs):
+                return True
+            continue
+        if len(inputs) != 2 or inputs[0] == inputs[1]:
             continue
         shapes = sorted((tensor.shape.as_list() for tensor in operation.inputs if tensor.shape.rank), key=len)
         outer = any(

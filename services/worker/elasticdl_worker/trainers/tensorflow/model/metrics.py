@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.contract import Subject, find, refusal
+from elasticdl_core.contract.argument_order import refuse_swapped
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import MetricKind, MetricObject, ModuleMetrics, is_mean, require_sum
@@ -70,6 +71,11 @@ class KerasMetrics(MetricKind):
     def align(self, labels: Labels, predictions: Predictions) -> Labels:
         """Labels ``[N]`` as ``[N, 1]`` where the predictions are ``[N, 1]``."""
         return align(labels, predictions)
+
+    def in_order(self, what: str, function: LossOf) -> LossOf:
+        """The function, whose arguments must not have each other's names."""
+        refuse_swapped(what, function)
+        return function
 
     def check_function(self, what: str, function: LossFunction, labels: Labels, predictions: Predictions) -> None:
         """Refuses a function in which each label meets the prediction of every record."""

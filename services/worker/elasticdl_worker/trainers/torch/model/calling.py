@@ -65,13 +65,6 @@ def output_names(predictions: Tensors) -> Outputs:
     return ()
 
 
-def as_plain(predictions: Tensors) -> Tensors:
-    """A model's outputs as tensors, dicts and tuples; named tuples become dicts."""
-    if hasattr(predictions, "_asdict"):
-        return dict(predictions._asdict())
-    return predictions
-
-
 def describe(values: Tensors) -> str:
     """Nested tensors in short, e.g. ``{image: float32[8, 28, 28]}``."""
     if isinstance(values, Mapping):
@@ -98,6 +91,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], values: Tensors) -> Ten
         return {key: map_tensors(function, value) for key, value in values.items()}
     if isinstance(values, tuple | list):
         made = [map_tensors(function, value) for value in values]
+        if hasattr(values, "_fields"):
+            return type(values)(*made)
         return type(values)(made) if type(values) in (tuple, list) else made
     return function(values) if isinstance(values, torch.Tensor) else values
 

@@ -24,6 +24,7 @@ from elasticdl_worker.trainers.metrics import ModuleMetrics, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, place
 from elasticdl_worker.trainers.torch.model.calling import aligned, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.user_code import ModelModule
 
 _Numbers = NDArray[np.float64]
@@ -84,24 +85,13 @@ class TorchMetrics:
         """Labels ``[N]`` in the shape of predictions ``[N, 1]``; others as they are."""
         return aligned(labels, predictions)
 
+    def in_order(self, what: str, function: LossOf) -> LossOf:
+        """A function as one of ``(labels, predictions)``: PyTorch's own take predictions first."""
+        return by_labels_first(what, function)
+
     def check_function(self, what: str, function: LossOf, labels: Tensors, predictions: Tensors) -> None:
         """Refuses a function in which each label meets the prediction of every record."""
-        both = isinstance(labels, torch.Tensor) and isinstance(predictions, torch.Tensor)
-        if (
-            not both
-            or {labels.ndim, predictions.ndim} != {1, 2}
-            or len(labels) != len(predictions)
-            or len(labels) < 2
-        ):
-            return
-        records = len(labels)
-        values = function(labels, predictions)
-        if isinstance(values, torch.Tensor) and values.shape == (records, records):
-            raise UserCodeError(
-                f"{what} gives {records} x {records} values for {records} records: labels are {list(labels.shape)}, "
-                f"predictions {list(predictions.shape)}, and each label meets the prediction of every record",
-                fix="give both the same shape, e.g. by predictions.squeeze(-1)",
-            )
+        OuterProducts(what, function)(labels, predictions)
 
     def cut(self, values: Tensors, start: int, end: int) -> Tensors:
         """Some of the records of nested tensors; None if they cannot be cut."""
@@ -273,6 +263,8 @@ def to_numpy(predictions: Tensors) -> object:
         tensor = tensor.detach().cpu()
         return np.asarray((tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy())
 
+    if hasattr(predictions, "_asdict"):
+        predictions = predictions._asdict()  # each is stored by its name
     return map_tensors(array, predictions)
 
 

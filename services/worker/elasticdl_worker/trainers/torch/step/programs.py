@@ -20,7 +20,8 @@ from elasticdl_worker.trainers.framework import Array, Lookups, LookupsChangedEr
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, as_plain, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
@@ -66,6 +67,9 @@ class ForwardPass:
         self._eager = TorchModelCall(model.net)
         self._call: Callable[[Tensors], Tensors] = self._eager
         self._scope: RowScope | None = None
+        self._loss: OuterProducts | None = None
+        if module.loss is not None:
+            self._loss = OuterProducts("the loss", by_labels_first("the loss", module.loss))
         if options.compiled:
             self._call = self._compiled()
 
@@ -76,7 +80,7 @@ class ForwardPass:
         if self._elsewhere:
             features = place(features, self._model.device)
         with torch.no_grad(), finding_rows(scope), self._precision(), explaining_tables():
-            found = as_plain(self._call(features))
+            found = self._call(features)
         return place(found, HOST) if self._elsewhere else found
 
     def train(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> tuple[torch.Tensor, Tensors]:
@@ -86,7 +90,7 @@ class ForwardPass:
         if self._elsewhere:
             features, labels = place((features, labels), self._model.device)
         with finding_rows(scope), self._precision(), explaining_tables():
-            predictions = as_plain(self._call(features))
+            predictions = self._call(features)
             loss = self.loss(labels, predictions)
         if not loss.requires_grad:
             raise UserCodeError(
@@ -107,7 +111,10 @@ class ForwardPass:
         """The loss of predictions; of one value for each record the mean."""
         if self._options.aligned:
             labels = aligned(labels, predictions)
-        loss = self._module.need("loss")(labels, predictions)
+        if self._loss is None:
+            self._module.need("loss")
+        assert self._loss is not None
+        loss = self._loss(labels, predictions)
         if not isinstance(loss, torch.Tensor):
             raise UserCodeError(
                 f"loss returned a {type(loss).__name__}", fix="return a tensor, as torch.nn.functional's losses do"
