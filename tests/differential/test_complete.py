@@ -150,6 +150,7 @@ OF_TABLE: Mapping[str, str] = {
     "function_of_scalar": "metric_scalar",
     "function_of_no_mean": "metric_scalar_no_mean",
     "state_that_does_not_add": "metric_own_maximum",
+    "state_outside_variables": "metric_own_attributes",
     "mean_of_a_minibatch": "metric_of_flat_predictions",
     "output_without_name": "nested_metrics_of_list",
     "random_ids": "random_ids",

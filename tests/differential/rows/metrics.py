@@ -154,6 +154,25 @@ ROWS = [
         ),
         refused="mine",
     ),
+    metrics(
+        "metric_own_attributes",
+        "mine=Mine()",
+        of=(
+            """
+            class Mine(keras.metrics.Metric):
+                def __init__(self):
+                    super().__init__(name="mine")
+                    self.total = 0.0
+
+                def update_state(self, labels, predictions, sample_weight=None):
+                    self.total += float(tf.reduce_sum(tf.abs(labels - predictions)))
+
+                def result(self):
+                    return self.total
+            """,
+        ),
+        refused="keeps no variables",
+    ),
     metrics("metric_failing", "gap=lambda labels, predictions: 1 / 0", refused="ZeroDivisionError"),
     metrics("metric_not_one", "gap=3", refused="gap"),
     metrics("metric_nan", "gap=lambda labels, predictions: tf.math.log(labels * 0.0 - 1.0)"),

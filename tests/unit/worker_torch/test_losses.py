@@ -226,3 +226,18 @@ def test_a_named_tuple_stays_one() -> None:
     stored: Any = to_numpy(predictions)
     assert list(stored) == ["price", "click"]
     np.testing.assert_array_equal(stored["price"], [2.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda y, p: (p - y).abs().mean(0), r"gives 4 values .* for \d records"),
+        (lambda y, p: p.max(), r"on average on its halves"),
+    ],
+)
+@pytest.mark.parametrize("records", [4, 6])  # as many as classes too
+def test_a_metric_that_is_not_of_the_records_is_refused(function: Any, words: str, records: int) -> None:
+    module = ModelModule(Path("m.py"), (), nn.Identity, eval_metrics_fn=lambda: {"own": function})
+    table = torch.arange(4.0 * records).view(records, 4)
+    with pytest.raises(UserCodeError, match=rf"the metric own .*{words}.*: it gives for a minibatch what is no mean"):
+        make_metrics(module, None, ()).update(torch.zeros(records, 4), table, records)

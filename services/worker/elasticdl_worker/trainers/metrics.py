@@ -129,7 +129,7 @@ class ModuleMetrics(Metrics):
         self._kind = kind
         self._module = module
         self._outputs = outputs
-        self._tried_means: set[str] = set()
+        self._tried: dict[str, Given] = {}
         self._functions: dict[str, tuple[str | None, LossOf]] = {}
         self._objects: dict[str, tuple[str | None, MetricObject]] = {}
         self._sums: dict[str, tuple[float, float]] = {}
@@ -168,11 +168,11 @@ class ModuleMetrics(Metrics):
                     self._kind.check_function(f"the metric {name}", function, *picked)
                     self._compared.add(name)
                 values = np.asarray(function(*picked), dtype=np.float64)
-                if values.size == 1 and records > 1:
-                    if name not in self._tried_means and is_mean(
-                        self._kind, name, function, picked, float(values.sum()), records
-                    ):
-                        self._tried_means.add(name)
+                if records > 1 and name not in self._tried:
+                    shown = what_is_given(self._kind, name, function, picked, values, records)
+                    if shown is not None:
+                        self._tried[name] = shown
+                if values.size == 1 and records > 1 and self._tried.get(name) != "values":
                     values = np.broadcast_to(values.ravel(), [records])
             self._add(name, float(values.sum()), values.size)
         for name, (output, metric) in self._objects.items():
@@ -283,41 +283,58 @@ class ModuleMetrics(Metrics):
             )
 
 
-def is_mean(
+Given = Literal["mean", "values"]
+"""What a function gives for a minibatch: the mean over its records, or values of each."""
+
+
+def what_is_given(
     kind: MetricKind,
     name: str,
     function: Callable[[Tensors, Tensors], Any],
     given: tuple[Tensors, Tensors],
-    whole: float,
+    whole: NDArray[np.float64],
     records: int,
-) -> bool:
-    """Whether a function's number for a minibatch is the mean over its records; False where nobody can tell yet.
+) -> Given | None:
+    """Tries on its halves what a function gives for a minibatch; None where nobody can tell yet.
+
+    A mean is that of the means of both halves, weighed by their records; values are those of the halves together, as
+    many and of the same sum.
 
     Args:
         kind: the framework's.
         name: of the metric.
         function: of labels and predictions.
         given: a minibatch of these.
-        whole: the function's number for it.
+        whole: the function's values for it.
         records: of the minibatch.
 
     Raises:
-        UserCodeError: it is none.
+        UserCodeError: it is neither.
     """
-    if not np.isfinite(whole):
-        return False
     at = records // 2
     halves = [half for half in (kind.cut(given, 0, at), kind.cut(given, at, records)) if half is not None]
-    if len(halves) < 2:
-        return False
-    first, second = (float(np.asarray(function(*half), dtype=np.float64).sum()) for half in halves)
-    mean = (first * at + second * (records - at)) / records
-    if not np.isfinite(mean):
-        return False
-    if not np.isclose(whole, mean, rtol=1e-3, atol=1e-6):
-        shown = f"the metric {name} is {whole:.6g} on {records} records and {mean:.6g} on average on its halves: it"
+    if len(halves) < 2 or not np.all(np.isfinite(whole)):
+        return None
+    first, second = (np.asarray(function(*half), dtype=np.float64) for half in halves)
+    found, together = float(whole.sum()), float(first.sum() + second.sum())
+    as_many = whole.size == first.size + second.size
+    what: Given = "values" if whole.size > 1 or (whole.ndim and as_many) else "mean"
+    if what == "mean":
+        together = float(first.sum() * at + second.sum() * (records - at)) / records
+        shown = (
+            f"the metric {name} is {found:.6g} on {records} records and {together:.6g} on average on its halves: it"
+        )
+    else:
+        shown = (
+            f"the metric {name} gives {whole.size} values of sum {found:.6g} for {records} records, and "
+            f"{first.size} and {second.size} of sum {together:.6g} for its halves: it"
+        )
+    if not np.isfinite(together):
+        return None
+    close = abs(found - together) <= 1e-6 + 1e-3 * float(np.abs(whole).sum())
+    if not close or (what == "values" and not as_many):
         raise refusal(Subject.METRIC, "function_of_no_mean", shown)
-    return True
+    return what if np.any(whole) or np.any(first) or np.any(second) else None
 
 
 def require_sum(

@@ -39,8 +39,7 @@ METRICS = (
         _METRIC,
         Verdict.REFUSED,
         "function_of_no_mean",
-        "gives a number for a minibatch that is no mean over its records, so that it depends on how "
-        "records are divided",
+        "gives for a minibatch what is no mean over its records, so that it depends on how records are divided",
         "give one value for each record, or a Keras metric, which keeps a state",
     ),
     rows(
@@ -49,6 +48,13 @@ METRICS = (
         "state_that_does_not_add",
         "keeps a state that cannot be added over minibatches, as a largest value cannot",
         "keep sums and counts in its variables, or counts by thresholds, as AUCs of Keras and torchmetrics may do",
+    ),
+    rows(
+        _METRIC,
+        Verdict.REFUSED,
+        "state_outside_variables",
+        "keeps a state in attributes of Python, which no other worker would be told",
+        "make its state in __init__ by add_variable (add_weight), and change it by assign_add",
     ),
     rows(
         _METRIC,

@@ -278,8 +278,7 @@ TORCH = (
         _METRIC,
         _NO,
         "function_of_no_mean",
-        "gives a number for a minibatch that is no mean over its records, so that it depends on how records are "
-        "divided",
+        "gives for a minibatch what is no mean over its records, so that it depends on how records are divided",
         "give one value for each record, or an object with update and compute",
     ),
     rows(

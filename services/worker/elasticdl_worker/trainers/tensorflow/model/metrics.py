@@ -13,7 +13,7 @@ from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.contract.argument_order import refuse_swapped
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
-from elasticdl_worker.trainers.metrics import MetricKind, MetricObject, ModuleMetrics, is_mean, require_sum
+from elasticdl_worker.trainers.metrics import MetricKind, MetricObject, ModuleMetrics, require_sum, what_is_given
 from elasticdl_worker.trainers.tensorflow.compiled import mask_of, set_mask
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
@@ -136,7 +136,7 @@ class _KerasObject:
         """
         given = labels, predictions
         if not self._tried:
-            self._tried = self._try_sum(given)
+            self._tried = self._try(given, records)
         mean = records > 1 and isinstance(self._metric, keras.metrics.Mean)
         if not mean or self._gives_one_value is False:
             self._metric.update_state(*given)
@@ -152,24 +152,44 @@ class _KerasObject:
         total, count = measure(*given)
         self._gives_one_value = count == 1
         if count == 1 and not self._tried_mean:
-            self._tried_mean = is_mean(self._kind, self._name, lambda *part: measure(*part)[0], given, total, records)
+            values = np.asarray(total)
+            shown = what_is_given(self._kind, self._name, lambda *part: measure(*part)[0], given, values, records)
+            self._tried_mean = shown is not None
         weight = records if count == 1 else 1
         for variable, old, new in zip(sums, before, (total, count), strict=True):
             variable.assign(old + new * weight)
 
-    def _try_sum(self, given: tuple[Labels, Predictions]) -> bool:
-        """Refuses a metric whose state after two minibatches is not the sum of the states after each."""
+    def _try(self, given: tuple[Labels, Predictions], records: int) -> bool:
+        """Refuses a metric whose state after two minibatches is not the sum of the states after each, or is not told.
+
+        Returns:
+            Whether the minibatch showed anything.
+        """
         before = self._values()
         states = []
         self._metric.reset_state()
         for _ in range(2):
             self._metric.update_state(*given)
             states.append([value.astype(np.float64) for value in self._values()])
+        if not self._metric.variables:
+            raise self._refusal("keeps no variables, and")
+        self._metric.reset_state()
+        self._metric.update_state(*given)
+        state, wanted = self.numbers(), np.asarray(self._metric.result(), dtype=float)
+        # What else it keeps, it would keep from other records as well.
+        parts = [self._kind.cut(value, 0, (records + 1) // 2) for value in given]
+        self._metric.update_state(*(given if any(part is None for part in parts) else parts))
+        if not np.allclose(self.result_of(state), wanted, rtol=1e-4, equal_nan=True):
+            raise self._refusal("computes from more than its variables:")
         self._metric.reset_state()
         for variable, value in zip(self._metric.variables, before, strict=False):
             raw_variable(variable).assign(value)
         names = [variable.name for variable in self._metric.variables]
         return require_sum(self._name, type(self._metric).__name__, names, *states)
+
+    def _refusal(self, what: str) -> UserCodeError:
+        shown = f"the metric {self._name} ({type(self._metric).__name__}) {what} it"
+        return refusal(Subject.METRIC, "state_outside_variables", shown)
 
     def _values(self) -> list[NDArray[np.generic]]:
         return [np.array(raw_variable(variable).numpy()) for variable in self._metric.variables]
