@@ -7,6 +7,7 @@ exported as ids and vectors beside them, and inside the program.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, map_tensors
+from elasticdl_worker.trainers.torch.model.trials import trial_of
 
 WEIGHTS, PROGRAM = "model.safetensors", "model.pt2"
 _FORMATS = ("safetensors", "pt2")
@@ -52,7 +54,10 @@ def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str])
     if "pt2" not in formats or sample is None or elsewhere:
         return  # a model whose matrices are elsewhere cannot be tried
     try:
-        _program(model, sample, {name: _empty_table(spec) for name, spec in model.tables.items()})
+        trial, twin = trial_of(model.net, model.placeholders.values()), copy.copy(model)
+        if trial is not None:
+            twin.net = trial  # PyTorch leaves its symbols in what a model keeps
+        _program(twin, sample, {name: _empty_table(spec) for name, spec in model.tables.items()})
     except Exception as error:
         raise UserCodeError(
             f"the model cannot be written as a program (pt2): {_first_line(error)}",

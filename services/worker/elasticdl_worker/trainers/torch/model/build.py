@@ -27,6 +27,13 @@ from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
+from elasticdl_worker.trainers.torch.model.trials import (
+    KeptBuffers,
+    LazyLayers,
+    generators_kept,
+    tensor_names,
+    trial_of,
+)
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
@@ -241,13 +248,13 @@ def build_model(module: ModelModule, sample: Tensors | None, options: TorchBuild
         if not more:
             work, uses = OperationWork(), WeightUses(registry.number_of)
             try:
-                outputs = _run_once(net, sample, module, work, uses)
+                outputs = _run_once(net, sample, module, registry, work, uses)
             except UserCodeError:
                 if not uses.numbers:
                     raise
             else:
                 if registry.tables and not uses.numbers:
-                    _try_training(net, sample, registry, uses)
+                    _try_training(net, sample, module, registry, uses)
             if not uses.numbers:
                 return BuiltModel(net, registry, outputs, module.roots, work)
             more = frozenset(uses.numbers)
@@ -265,18 +272,30 @@ def _wants_numbers(error: BaseException | None) -> bool:
 
 
 def _run_once(
-    net: nn.Module, sample: Tensors | None, module: ModelModule, work: OperationWork, uses: WeightUses
+    net: nn.Module,
+    sample: Tensors | None,
+    module: ModelModule,
+    registry: embeddings.TorchTableRegistry,
+    work: OperationWork,
+    uses: WeightUses,
 ) -> Outputs:
-    """Runs the model on a few records, so that lazy layers are made and wrong shapes show at once."""
+    """Runs a copy of the model on a few records, so that lazy layers are made and wrong shapes show at once.
+
+    The model itself runs only if it cannot be copied, or if it makes parameters or buffers when it first runs.
+    """
     if sample is None:
         return ()
-    fix = f"the features that feed gives are {describe(sample)}; make them what the model takes"
-    training = net.training
-    net.eval()
-    guarded = module.guard("calling the model on the features", fix)
-    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()), work, uses:
-        predictions = TorchModelCall(net)(sample)
-    net.train(training)
+    trial = trial_of(net, _weights_of(registry))
+    with generators_kept(net, module.roots):
+        if trial is not None:
+            lazy = LazyLayers(net, trial)
+            predictions = _outputs_of(trial, sample, module, work, uses)
+        if trial is None or tensor_names(trial) != tensor_names(net):
+            trial = None
+            with KeptBuffers(net).kept():
+                predictions = _outputs_of(net, sample, module, work, uses)
+    if trial is not None:
+        lazy.make()
     if not leaves(predictions):
         raise UserCodeError(
             f"the model returns a {type(predictions).__name__}, in which no tensor is found",
@@ -285,20 +304,41 @@ def _run_once(
     return output_names(predictions)
 
 
+def _outputs_of(
+    net: nn.Module, sample: Tensors, module: ModelModule, work: OperationWork, uses: WeightUses
+) -> Tensors:
+    fix = f"the features that feed gives are {describe(sample)}; make them what the model takes"
+    training = net.training
+    net.eval()
+    guarded = module.guard("calling the model on the features", fix)
+    with guarded, explaining_tables(), torch.no_grad(), finding_rows(TorchCollectScope()), work, uses:
+        predictions = TorchModelCall(net)(sample)
+    net.train(training)
+    return predictions
+
+
 def _try_training(
-    net: nn.Module, sample: Tensors | None, registry: embeddings.TorchTableRegistry, uses: WeightUses
+    net: nn.Module,
+    sample: Tensors | None,
+    module: ModelModule,
+    registry: embeddings.TorchTableRegistry,
+    uses: WeightUses,
 ) -> None:
     """Runs a copy of the model in training mode, for weights that are used then alone.
 
     What it raises the first step of training raises as well.
     """
-    if sample is None:
+    trial = None if sample is None else trial_of(net, _weights_of(registry))
+    if trial is None:
         return
-    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), torch.no_grad():
-        weights = (layers[0].weight for layers in registry.layers.values())
-        twin = copy.deepcopy(net, {id(weight): weight for weight in weights}).train()
-        with finding_rows(TorchCollectScope()), uses:
-            TorchModelCall(twin)(sample)
+    kept = generators_kept(net, module.roots)
+    with contextlib.suppress(Exception), kept, torch.no_grad(), finding_rows(TorchCollectScope()), uses:
+        TorchModelCall(trial.train())(sample)
+
+
+def _weights_of(registry: embeddings.TorchTableRegistry) -> list[torch.Tensor]:
+    """The weights that have no numbers."""
+    return [layers[0].weight for layers in registry.layers.values()]
 
 
 @contextlib.contextmanager

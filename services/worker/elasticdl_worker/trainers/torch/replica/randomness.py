@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from elasticdl_worker.trainers.torch.device import HOST, seed_of
-
-OwnGenerator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
-_KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+from elasticdl_worker.trainers.torch.model.trials import OwnGenerator
 
 
 class SharedRandomness:
@@ -49,22 +44,6 @@ class SharedRandomness:
             for number, generator in enumerate(self._generators):
                 _seed(generator, (seed + 0x9E3779B9 * (number + 1)) & 0x7FFFFFFF)
             yield
-
-
-def find_generators(net: nn.Module, roots: Sequence[Path]) -> list[OwnGenerator]:
-    """The generators that a model and the user's files hold, in an order that is the same in each process.
-
-    Args:
-        net: the model.
-        roots: directories of the user's files.
-    """
-    holders: list[Mapping[str, Any]] = [vars(layer) for layer in net.modules()]
-    for name in sorted(sys.modules):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and any(Path(file).is_relative_to(root) for root in roots):
-            holders.append(vars(sys.modules[name]))
-    found = {id(value): value for holder in holders for value in list(holder.values()) if isinstance(value, _KINDS)}
-    return list(found.values())
 
 
 def _seed(generator: OwnGenerator, seed: int) -> None:

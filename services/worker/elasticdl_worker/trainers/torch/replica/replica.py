@@ -42,10 +42,11 @@ from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
 from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
+from elasticdl_worker.trainers.torch.model.trials import find_generators
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory
-from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness, find_generators
+from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, clip
@@ -277,19 +278,15 @@ class TorchReplica:
         """The tensors of the state that a training step may change: small buffers, and what the sample changes."""
         merging, net = self._model.merging, self._model.net
         untrained = {name for name, _ in net.named_parameters()}
-        before = merging.read()
+        tensors = merging.tensors
         try:
             with self._randomness.seeded(0):
-                self._forward.try_training(sample)
+                changed = self._forward.changed_by_training(sample)
         except Exception:
             # A layer that needs more records than the sample has: then all may change.
-            changed = set(before)
-        else:
-            changed = {name for name, tensor in merging.tensors.items() if not torch.equal(tensor, before[name])}
-        finally:
-            merging.restore(before)
+            changed = set(tensors)
         return [
             name
-            for name, old in before.items()
+            for name, old in tensors.items()
             if name in changed or (name not in untrained and old.numel() <= _SMALL)
         ]

@@ -24,6 +24,7 @@ from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligne
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
+from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.user_code import ModelModule
@@ -67,6 +68,7 @@ class ForwardPass:
         self._eager = TorchModelCall(model.net)
         self._call: Callable[[Tensors], Tensors] = self._eager
         self._scope: RowScope | None = None
+        self._buffers = KeptBuffers(model.net)
         self._loss: OuterProducts | None = None
         if module.loss is not None:
             self._loss = OuterProducts("the loss", by_labels_first("the loss", module.loss))
@@ -74,12 +76,15 @@ class ForwardPass:
             self._call = self._compiled()
 
     def predict(self, features: Tensors, scope: RowScope | None) -> Tensors:
-        """The model's outputs, in inference mode, on the host: there is nothing left to be computed then."""
+        """The model's outputs, in inference mode, on the host: there is nothing left to be computed then.
+
+        What the model does to its buffers meanwhile is undone: each minibatch is computed by the same model.
+        """
         self._model.net.eval()
         self._scope = scope
         if self._elsewhere:
             features = place(features, self._model.device)
-        with torch.no_grad(), finding_rows(scope), self._precision(), explaining_tables():
+        with torch.no_grad(), self._buffers.kept(), finding_rows(scope), self._precision(), explaining_tables():
             found = self._call(features)
         return place(found, HOST) if self._elsewhere else found
 
@@ -99,13 +104,18 @@ class ForwardPass:
             )
         return loss, predictions
 
-    def try_training(self, features: Tensors) -> None:
-        """Runs the model in training mode, without gradients, for what else that does to it."""
-        self._model.net.train()
+    def changed_by_training(self, features: Tensors) -> set[str]:
+        """Names in the state of what a copy of the model changes in training mode; all where none can be made."""
+        model = self._model
+        trial = trial_of(model.net)
+        if trial is None:
+            return set(model.merging.tensors)
         if self._elsewhere:
-            features = place(features, self._model.device)
+            features = place(features, model.device)
         with torch.no_grad(), finding_rows(None), self._precision():
-            self._call(features)
+            TorchModelCall(trial.train())(features)
+        after = trial.state_dict(keep_vars=True)
+        return {name for name, tensor in model.merging.tensors.items() if not torch.equal(tensor, after[name])}
 
     def loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions; of one value for each record the mean."""
