@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from elasticdl.data import create_data_reader
 from elasticdl.modes import Mode
 from elasticdl_core.errors import DataError, UserCodeError
+from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 from elasticdl_worker.trainers.tensorflow.model.optimizers import translate
-from elasticdl_worker.user_code import load_model_module
+from elasticdl_worker.user_code import importing_apart, load_model_module
 from tests.unit.worker.conftest import ZOO
 
 pytestmark = pytest.mark.unit
@@ -179,3 +183,23 @@ def test_ids_outside_a_closed_table_are_refused(make_spec: Any, tmp_path: Path) 
     programs = Programs(model)
     with pytest.raises(DataError, match=r"the id 1000 is outside \[0, 1000\)"):
         programs.collect(tf.constant([[1, 2, 1000]], tf.int64), training=True)
+
+
+def test_a_module_that_is_imported_apart_builds_the_same_model_beside_the_first(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import keras\nSHARED = keras.layers.Dense(2)\nNETS = []\n"
+        "@keras.saving.register_keras_serializable('apart')\nclass Twice(keras.layers.Layer):\n"
+        "    def call(self, x):\n        return 2 * x\n"
+        "def model():\n"
+        "    NETS.append(keras.Sequential([keras.Input((3,)), SHARED, Twice(), keras.layers.Dense(1)]))\n"
+        "    return NETS[-1]\n"
+    )
+    spec = JobSpec.from_mapping({"model_zoo": str(tmp_path), "model_def": "net.model", "training_data": "x.csv"})
+    first = load_module(spec, tmp_path)
+    features = tf.TensorSpec((None, 3), tf.float32)
+    model, held = build_model(first, features, BuildOptions(None)), sys.modules["net"]
+    with importing_apart(tmp_path.resolve()):
+        other = build_model(load_module(spec, tmp_path), features, BuildOptions(None))
+    assert sys.modules["net"] is held and [model.keras_model] == held.NETS
+    assert other.keras_model is not model.keras_model and other.values().keys() == model.values().keys()
+    assert all(np.array_equal(value, model.values()[name]) for name, value in other.values().items())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from elasticdl.modes import Mode
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import from_json
 from elasticdl_core.task import TaskType
@@ -21,7 +25,9 @@ from elasticdl_worker.trainers.framework import Framework, LossOf, Metrics, Outp
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.predictions import PredictionWriter
-from elasticdl_worker.user_code import ModelModule
+from elasticdl_worker.user_code import ModelModule, importing_apart
+
+_log = structlog.get_logger(__name__)
 
 
 class Inference(Protocol):
@@ -168,5 +174,24 @@ class OtherTasks:
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._declared)
         source = self._sources.source(self._sources.main)
-        files = self._framework.export_checkpoint(self._module, source, request, self._spec.seed)
+        with self._module_apart() as module:
+            files = self._framework.export_checkpoint(module, source, request, self._spec.seed)
         return TaskOutcome(0, {"files": files})
+
+    @contextlib.contextmanager
+    def _module_apart(self) -> Iterator[ModelModule]:
+        """The user's module imported once more: what is built of it does not take the place of the model in use.
+
+        A module may keep its model in a global, which its loss or metrics then ask.
+        """
+        if not self._module.roots:
+            yield self._module
+            return
+        (zoo,) = self._module.roots
+        with importing_apart(zoo):
+            try:
+                module = self._framework.load_module(self._spec, zoo)
+            except UserCodeError as error:  # as of a name that can be registered once
+                _log.warning("the module cannot be imported twice", reason=error.message)
+                module = self._module
+            yield module

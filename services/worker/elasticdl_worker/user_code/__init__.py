@@ -10,12 +10,14 @@ from elasticdl_worker.user_code.modules import (
     user_traceback,
 )
 from elasticdl_worker.user_code.scripts import run_script
+from elasticdl_worker.user_code.zoo_path import importing_apart
 
 __all__ = [
     "IN_GRAPH",
     "ModelModule",
     "guarded",
     "imported_from",
+    "importing_apart",
     "load_model_module",
     "run_script",
     "user_location",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from elasticdl_core.errors import UserCodeError
 
@@ -64,14 +65,38 @@ def source_location(function: object) -> str:
     return f" ({file}:{code.co_firstlineno})"
 
 
+@contextlib.contextmanager
+def importing_apart(zoo: Path) -> Iterator[None]:
+    """A context in which files of a zoo are imported as modules of their own; those that were there come back then.
+
+    Functions of either keep the globals of their own module.
+
+    Args:
+        zoo: the directory, absolute.
+    """
+    kept = _modules_of(zoo)
+    try:
+        yield
+    finally:
+        _forget(zoo)
+        sys.modules.update(kept)
+
+
 def _forget(zoo: Path) -> None:
+    for name in _modules_of(zoo):
+        del sys.modules[name]
+
+
+def _modules_of(zoo: Path) -> dict[str, ModuleType]:
+    found = {}
     for name, module in list(sys.modules.items()):
         folders = getattr(module, "__path__", None)  # of no such kind in the odd modules that PyTorch makes
         places = [getattr(module, "__file__", None) or "", *(folders if isinstance(folders, Iterable) else ())]
         if name in _present.before or any("site-packages" in place for place in places):
             continue
         if any(place == str(zoo) or place.startswith(f"{zoo}/") for place in places):
-            del sys.modules[name]
+            found[name] = module
+    return found
 
 
 def refuse_hidden(zoo: Path, path: Path) -> None:
