@@ -67,6 +67,12 @@ class TypeSpec(Protocol):
         """Of the elements."""
 
 
+class NamedFunction(Protocol):
+    """A function in the words of a graph."""
+
+    name: str
+
+
 class Operation(Protocol):
     """An operation of a graph."""
 
@@ -85,6 +91,9 @@ class Operation(Protocol):
     @property
     def outputs(self) -> Sequence[Tensor]:
         """What it gives."""
+
+    def get_attr(self, name: str) -> NamedFunction:
+        """One of its attributes that are functions."""
 
     @property
     def node_def(self) -> Node:
@@ -393,6 +402,9 @@ class Graph(Protocol):
 
     def as_graph_def(self) -> GraphDef:
         """The protocol message."""
+
+    def _get_function(self, name: str) -> TracedFunction:
+        """A function that an operation calls, by its name."""
 
 
 class TracedFunction(Protocol):

@@ -46,7 +46,8 @@ def by_labels_first(what: str, function: _Function) -> _Function:
             "labels and predictions",
             fix=f"write a function of (labels, predictions) that calls {shown} with what it takes",
         )
-    return functools.wraps(called)(lambda labels, predictions: function(predictions, labels))
+    own = cast(_Function, function)
+    return functools.wraps(called)(lambda labels, predictions: own(predictions, labels))
 
 
 def _called(function: Any) -> Any:
@@ -112,7 +113,7 @@ def _may_spread(low: torch.Tensor, high: torch.Tensor) -> bool:
     return 0 < low.ndim < high.ndim and len(low) == len(high) and high.shape[high.ndim - low.ndim] == 1
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorch
     """Follows the two sides through operations, by the memory that tensors share.
 
     Attributes:
@@ -121,9 +122,9 @@ class _Watch(TorchDispatchMode):
     """
 
     def __init__(self, labels: list[torch.Tensor], predictions: list[torch.Tensor], low: set[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # of PyTorch
         self.found: str | None = None
-        self.records = len(labels[0])
+        self.records = max(len(one) for one in predictions if one.ndim)
         self._low = low
         self._sides: dict[int, frozenset[str]] = {}
         self._spread: set[tuple[Any, ...]] = set()
@@ -158,7 +159,7 @@ class _Watch(TorchDispatchMode):
         if low.ndim >= high.ndim and _key(low) not in self._spread:
             return False
         try:
-            pair = torch.broadcast_tensors(low, high)
+            pair = torch.broadcast_tensors(low, high)  # type: ignore[no-untyped-call]  # of PyTorch
         except RuntimeError:
             return False
         axes = [

@@ -75,7 +75,8 @@ def trial_of(net: nn.Module, shared: Iterable[torch.Tensor] = ()) -> nn.Module |
                 memo[id(value)] = value.detach().clone()  # PyTorch copies no others
         for buffer in module._buffers.values():
             if isinstance(buffer, UninitializedBuffer):  # which PyTorch copies of parameters alone
-                memo[id(buffer)] = UninitializedBuffer(device=buffer.device, dtype=buffer.dtype)
+                make: Any = UninitializedBuffer
+                memo[id(buffer)] = make(device=buffer.device, dtype=buffer.dtype)
     try:
         return copy.deepcopy(net, memo)
     except Exception:  # what a user's objects raise
@@ -149,12 +150,15 @@ class LazyLayers:
         self._net = net
         self._given: dict[str, tuple[Any, ...]] = {}
         for name, layer in trial.named_modules():
-            if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+            if isinstance(layer, LazyModuleMixin):
+                lazy: Any = layer
+                if not lazy.has_uninitialized_params():
+                    continue
 
                 def note(_: Any, *given: Any, name: str = name) -> None:
                     self._given.setdefault(name, given)
 
-                layer.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
+                lazy.register_forward_pre_hook(note, prepend=True, with_kwargs=True)
 
     def make(self) -> None:
         """Makes those that ran, in the order in which they did."""
