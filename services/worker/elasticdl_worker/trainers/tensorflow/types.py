@@ -164,6 +164,10 @@ class Variable(Tensor, Protocol):
     """A ``tf.Variable``."""
 
     @property
+    def trainable(self) -> bool:
+        """Whether it was made to be trained."""
+
+    @property
     def name(self) -> str:
         """As it was made."""
 

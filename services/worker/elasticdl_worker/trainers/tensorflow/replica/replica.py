@@ -322,7 +322,7 @@ class KerasReplica:
         if self._forward is None:
 
             def forward(features: Features) -> Predictions:
-                return self._programs.call(features, None, training=False)
+                return self._programs.infer(features, None)
 
             self._forward = forward if self._eager else CompiledFunction(forward, (self._model.features_spec,))
         with self._programs.explaining(features):

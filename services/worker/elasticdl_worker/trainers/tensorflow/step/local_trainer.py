@@ -189,7 +189,7 @@ class LocalTrainer:
 
     def _forward_now(self, features: Features, indices: Inverse) -> Predictions:
         scope = RowsScope(self.tables.rows(), indices) if indices else None
-        return self._programs.call(features, scope, training=False)
+        return self._programs.infer(features, scope)
 
     def _trained(self) -> list[KerasVariable]:
         trained = set(self.model.trained_tables())

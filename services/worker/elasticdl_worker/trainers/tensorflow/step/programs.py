@@ -195,6 +195,19 @@ class Programs:
         with lookup.looking_up(scope):
             return call_model(self.model.keras_model, features, training=training)
 
+    def infer(self, features: Features, scope: lookup.Scope | None) -> Predictions:
+        """Calls the model in inference mode, and undoes what that does to its variables.
+
+        Each minibatch is computed by the same model. Weights that are frozen are left alone: only an optimizer would
+        change them.
+        """
+        counted = [variable for variable in self.model.state.values() if not variable.trainable]
+        before = [tf.identity(variable) for variable in counted]
+        predictions = self.call(features, scope, training=False)
+        for variable, value in zip(counted, before, strict=True):
+            variable.assign(value)
+        return predictions
+
     def loss_of(self, labels: Labels, predictions: Predictions, *, regularised: bool = True) -> Tensor:
         """The loss of predictions as a float32 scalar; the mean if the user's function gives one for each record."""
         if self._loss is None:
@@ -290,7 +303,7 @@ class Programs:
 
     def _make_forward(self, lookups: Lookups) -> _Forward:
         def forward(features: Features, rows: RowTensors, inverse: Inverse) -> Predictions:
-            return self.call(features, RowsScope(rows, inverse) if rows else None, training=False)
+            return self.infer(features, RowsScope(rows, inverse) if rows else None)
 
         if self._eager:
             return forward
