@@ -271,6 +271,8 @@ class CSVDataReader(OffsetFileReader):
         ]
         for number, row in self._numbered(shard):
             for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
+                if self._predicting and column == self._label:
+                    continue  # it is not read
                 if wrong := csv_columns.misfit(value, kind):
                     return DataError(
                         f"{shard.name}: record {number}: column {column!r} holds {value!r}, which {wrong}",

@@ -231,15 +231,21 @@ class FileDataReader(DataReader, Generic[IndexT]):
     @functools.cached_property
     def reads_by_index(self) -> bool:
         """Whether all files are local, can be kept open, and tell where each record is."""
-        some = list(itertools.islice(self.list_files(), self._most_open + 1))
-        return len(some) <= self._most_open and not any(map(files.is_remote, some)) and self._is_indexed(some)
+        try:
+            some = list(itertools.islice(self.list_files(), self._most_open + 1))
+            return len(some) <= self._most_open and not any(map(files.is_remote, some)) and self._is_indexed(some)
+        except DataError:
+            return False  # of a file that may have come since and that no task is of; who reads it says so
 
     @functools.cached_property
     def _in_memory(self) -> bool:
         """Whether all files are kept in memory."""
         if not self.reads_by_index:
             return False
-        return sum(files.stamp(path).size for path in self.list_files()) <= _IN_MEMORY_BYTES
+        try:
+            return sum(files.stamp(path).size for path in self.list_files()) <= _IN_MEMORY_BYTES
+        except DataError:
+            return False
 
     def read_numbers(self, name: str, numbers: Sequence[int]) -> list[Record]:
         """Single records of a file, which stays open.

@@ -395,8 +395,8 @@ def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Foun
                 )
             yield from _walk(path, (*above, inside))
         elif entry.is_file():
-            device = above[-1][0]
-            yield _listed(path), _identity(entry.stat()) if entry.is_symlink() else (device, entry.inode())
+            # Not what the listing says: mounted buckets give all entries of a folder the same number there.
+            yield _listed(path), _identity(entry.stat())
 
 
 def _found(path: Path) -> _Found:

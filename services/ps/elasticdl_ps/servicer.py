@@ -262,8 +262,9 @@ class ParameterServer:
             loaded.tally, loaded.declared = Tally(), False
         # The limit is the present job's, which may have started from a checkpoint of another one.
         loaded.mode = replace(loaded.mode, stop_at=request.stop_at)
-        await self._threads.write(lambda: self._become(loaded))
+        # First: a model that is pushed meanwhile is laid out by these files as soon as their content is here.
         self._restored_from = request.directory, files
+        await self._threads.write(lambda: self._become(loaded))
         failpoint("ps.after_restore")
         self._training.wake_waiters()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -258,6 +260,33 @@ def test_each_file_comes_once_whatever_it_is_called(tmp_path: Path) -> None:
     assert len(list(files.list_files(f"{tmp_path}/**/*.x"))) == 3
     both = f"{tmp_path}/v2/d.x,{tmp_path}/v2"
     assert list(files.list_files(both)) == [str(tmp_path / "v2" / "d.x")]
+
+
+class BucketEntry:
+    """An entry of a mounted bucket, of which a listing gives no number of its own."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry = entry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def inode(self) -> int:
+        return 2
+
+
+def test_files_of_a_mounted_bucket_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text("a\n1\n")
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def of_bucket(folder: Any) -> Iterator[Iterator[BucketEntry]]:
+        with scandir(folder) as entries:
+            yield map(BucketEntry, entries)
+
+    monkeypatch.setattr(files.os, "scandir", of_bucket)
+    assert len(list(files.list_files(str(tmp_path)))) == 3
 
 
 @pytest.mark.parametrize("pattern", ["", "/*"])

@@ -221,3 +221,16 @@ def test_places_in_csv_strides_are_found_once(tmp_path: Path) -> None:
     before = file.count
     assert list(reader._scan(file, str(path), 70, 75)) == once  # type: ignore[attr-defined]
     assert file.count - before == sum(len(f"{number},{'x' * (number % 7)}\n") for number in range(70, 75))
+
+
+def test_a_damaged_file_that_came_later_ends_nobody_who_reads_the_others(tmp_path: Path) -> None:
+    """Reading by index is a wish for speed, and looks at files of which no task may be."""
+    with tfrecord.TFRecordWriter(tmp_path / "0.tfrecord") as written:
+        for number in range(10):
+            written.write(bytes([number]))
+    (shard,) = create_data_reader(str(tmp_path)).create_shards()
+    whole = (tmp_path / "0.tfrecord").read_bytes()
+    (tmp_path / "1.tfrecord").write_bytes(whole[: len(whole) // 2 - 3])
+    late = create_data_reader(str(tmp_path))
+    assert not late.reads_by_index
+    assert list(late.read_records(shard)) == [bytes([number]) for number in range(10)]

@@ -107,8 +107,10 @@ class TaskRecords:
                 f"{fed} rows came out of feed for {readable} records ({self._where()}), of which it makes one each",
                 fix="this is a defect of ElasticDL, not of the model module: keep the job's logs and report it",
             )
-        words = f"{self._where()}: feed gave {fed} rows for {readable} records"
-        self._left_out = Skips.of(SkipReason.FEED, min(max(readable - fed, not_drawn), readable), words)
+        left_out = min(max(readable - fed, not_drawn), readable)
+        if left_out > 0:
+            words = f"{self._where()}: feed gave {fed} rows for {readable} records"
+            self._left_out = Skips.of(SkipReason.FEED, left_out, words)
 
     def _where(self) -> str:
         return described(self._task_ranges())

@@ -20,9 +20,10 @@ def default_feed(reader: DataReader) -> Feed | None:
 
     def feed(records: Iterable[Mapping[str, str]], mode: str, metadata: Metadata) -> Iterator[Any]:
         names = [name for name in metadata.column_names if name != label]
+        read = names if mode == "prediction" else metadata.column_names
         whole = metadata.column_types.get(label) == "int64"
         for record in records:
-            given = "".join(record.values())
+            given = "".join(record[name] for name in read)
             if not given.isascii() or "_" in given:
                 raise ValueError("a field is no number")  # Python's float takes digits of any script
             features = torch.tensor([float(record[name]) for name in names])
