@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -169,6 +169,7 @@ class Scene:
     place: dict[str, object]
     tenants: dict[str, Tenant]
     launched: int = 0
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SLOTS))
 
     def spec(self, attack: str, *, memory_mib: int = 0, role: Role = Role.WORKER, job: str = JOB) -> ProcessSpec:
         self.launched += 1
@@ -182,8 +183,9 @@ class Scene:
     async def run(self, attack: str, memory_mib: int = 0) -> tuple[ProcessStatus, dict[str, str]]:
         """Launches an attack and waits until it has ended; returns how, and what it told."""
         spec = self.spec(attack, memory_mib=memory_mib)
-        await self.launcher.launch(spec)
-        status = await until(self.launcher, spec.id, ProcessState.EXITED)
+        async with self.slots:
+            await self.launcher.launch(spec)
+            status = await until(self.launcher, spec.id, ProcessState.EXITED)
         return status, await self.told(spec.id)
 
     async def told(self, process: ProcessId) -> dict[str, str]:

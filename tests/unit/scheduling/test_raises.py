@@ -12,7 +12,7 @@ from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import POLICIES, Capacity, JobView, Plan, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_core.scheduling.plan import ReasonCode
-from tests.unit.scheduling.test_policy_properties import applied, snapshots, used
+from tests.unit.scheduling.test_policy_properties import applied, assert_settles, snapshots, used
 
 pytestmark = pytest.mark.unit
 NAMES = sorted(POLICIES)
@@ -122,4 +122,4 @@ def test_nobody_as_important_is_evicted_by_a_raise_nor_the_job_itself(
             assert now.allocations[job.id].workers >= job.current_workers
     assert used(after, plan.targets()).slots <= after.capacity.total.slots + 1e-6
     assert policy.plan(after).to_mapping() == plan.to_mapping()
-    assert policy.plan(applied(after, plan)).targets() == plan.targets()
+    assert_settles(policy, after)
