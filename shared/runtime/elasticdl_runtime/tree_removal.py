@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -46,7 +47,7 @@ def _remove(parent: int, name: str) -> OSError | None:
     except OSError as error:
         return error
     try:
-        failed = _empty(top)
+        failed = _empty(top, lambda inner: _empty_folder(inner, top))
     finally:
         os.close(top)
     if failed is None:
@@ -57,12 +58,13 @@ def _remove(parent: int, name: str) -> OSError | None:
     return failed
 
 
-def _empty(top: int) -> OSError | None:
+def _empty(folder: int, of_folder: Callable[[str], OSError | None]) -> OSError | None:
+    """Removes the files of a folder, and does with each folder in it what is said."""
     failed: OSError | None = None
     stuck: set[str] = set()
-    while names := _some_names(top, stuck):
+    while names := _some_names(folder, stuck):
         for name, is_folder in names:
-            kept = _empty_folder(name, top) if is_folder else _unlink(name, top)
+            kept = of_folder(name) if is_folder else _unlink(name, folder)
             if kept is not None:
                 failed = failed or kept
                 stuck.add(name)
@@ -77,15 +79,8 @@ def _empty_folder(name: str, top: int) -> OSError | None:
         return None
     except OSError as error:
         return error
-    failed: OSError | None = None
     try:
-        stuck: set[str] = set()
-        while names := _some_names(folder, stuck):
-            for inner, is_folder in names:
-                kept = _move_up(inner, folder, top) if is_folder else _unlink(inner, folder)
-                if kept is not None:
-                    failed = failed or kept
-                    stuck.add(inner)
+        failed = _empty(folder, lambda inner: _move_up(inner, folder, top))
     finally:
         os.close(folder)
     if failed is not None:

@@ -272,10 +272,6 @@ class Rendezvous:
         staying = [other for other in self._present if not self._attendants[other].leaving]
         return one.leaving and self._is_out(owner) and not staying and not self.waiting
 
-    def hears(self, owner: str) -> bool:
-        """Whether somebody speaks; not who fell silent or ended."""
-        return owner in self._attendants
-
     def holds(self, owner: str) -> bool:
         """Whether a member of the present generation speaks and holds the model."""
         return owner in self._attendants and self._belongs(owner) and self._attendants[owner].holds
