@@ -16,6 +16,7 @@ from elasticdl_runtime.rpc.call_stream import CallStream, GrpcCallStream, Socket
 from elasticdl_runtime.rpc.credentials import RpcCredentials, TlsAddress, own_credentials, require_private
 from elasticdl_runtime.rpc.errors import from_status
 from elasticdl_runtime.rpc.framing import Frame, as_message
+from elasticdl_runtime.rpc.polling import keep_poller
 from elasticdl_runtime.rpc.service import MAX_MESSAGE_BYTES, is_frame
 
 _OPTIONS = (
@@ -204,6 +205,7 @@ class RpcClient:
 
     def _connect(self) -> None:
         """Makes the channel and its calls, with the present certificate if there is one."""
+        keep_poller()
         if self._tls is None or self._credentials is None:
             self._channel = grpc.aio.insecure_channel(self.address, options=(*_OPTIONS, *_name_options("localhost")))
         else:

@@ -31,6 +31,7 @@ from elasticdl_runtime.rpc.credentials import (
 )
 from elasticdl_runtime.rpc.errors import answer_to
 from elasticdl_runtime.rpc.framing import as_message
+from elasticdl_runtime.rpc.polling import keep_poller
 from elasticdl_runtime.rpc.served_sockets import ServedSockets
 from elasticdl_runtime.rpc.served_stream import ServedStreams
 from elasticdl_runtime.telemetry.spans import span
@@ -45,7 +46,7 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
@@ -132,6 +133,7 @@ def make_server(service: ServiceDescriptor, servicer: object, authenticate: Auth
     Raises:
         TypeError: the servicer lacks a method.
     """
+    keep_poller()
     server, streams, door = grpc.aio.server(options=_OPTIONS), ServedStreams(), _Door(authenticate)
     calls = [method.name for method in service.methods if method.client_streaming and method.server_streaming]
     handlers = {method.name: _handler(method, servicer, door, streams) for method in service.methods}
