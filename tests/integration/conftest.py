@@ -139,7 +139,7 @@ def clone_database(postgres_server: PostgresServer) -> Callable[[str], str]:
 
     def clone(template: str) -> str:
         name = f"t_{secrets.token_hex(5)}"
-        postgres_server.sql(f"CREATE DATABASE {name} TEMPLATE {template}")
+        postgres_server.sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return postgres_server.url(name)
 
     return clone

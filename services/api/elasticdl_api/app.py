@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractAsyncContextManager
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 
 from elasticdl_api.openapi import describe
 from elasticdl_api.routes import (
@@ -97,17 +98,25 @@ def create_app(services: Services, background: AbstractAsyncContextManager[None]
     app.state.routers = [one.router for one in _PUBLIC] + [
         *(session.open_router, cluster.health_router, reference.router, dashboard.router, internal.router)
     ]
-    app.include_router(dashboard.router)  # first: a page has many files, and routes are tried in order
-    for one in _PUBLIC:
-        check_rules(one.router.routes)
-        app.include_router(one.router, dependencies=[Depends(_refuse_unread)])
-    app.include_router(session.open_router, dependencies=[Depends(_refuse_unread)])
-    app.include_router(cluster.health_router)
-    app.include_router(reference.router)
-    app.include_router(internal.router)
+    app.router.routes.extend(_routes().routes)
     _add_middlewares(app, services)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
+
+
+@functools.cache
+def _routes() -> APIRouter:
+    """The routes of every application of this process: FastAPI takes longer to make them than a test to use them."""
+    every = APIRouter(dependencies=[Depends(refuse_unruled)])
+    every.include_router(dashboard.router)  # first: a page has many files, and routes are tried in order
+    for one in _PUBLIC:
+        check_rules(one.router.routes)
+        every.include_router(one.router, dependencies=[Depends(_refuse_unread)])
+    every.include_router(session.open_router, dependencies=[Depends(_refuse_unread)])
+    every.include_router(cluster.health_router)
+    every.include_router(reference.router)
+    every.include_router(internal.router)
+    return every
 
 
 async def _refuse_unread(request: Request) -> None:
