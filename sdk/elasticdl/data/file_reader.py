@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar, Generic, TypeVar, cast
 
-from elasticdl.data import files
+from elasticdl.data import files, fingerprints
 from elasticdl.data.errors import DataError
 from elasticdl.data.files import FileStamp
 from elasticdl.data.params import refuse_unknown, take_choice
@@ -139,9 +139,17 @@ class FileDataReader(DataReader, Generic[IndexT]):
     def _stamped_index(self, path: str) -> IndexT:
         """The index of a file that is as it was when it was first indexed."""
         stamp = files.stamp(path)
-        if self._stamps.setdefault(path, stamp) != stamp:
-            raise _changed(path)
+        self._require_unchanged(path, stamp)
         return self._load_index(path)
+
+    def _require_unchanged(self, path: str, stamp: FileStamp) -> None:
+        """Refuses a file that is not as it was when it was planned, and when it was first looked at."""
+        first = self._stamps.setdefault(path, stamp)
+        fingerprints.require(path, str(stamp), "" if first == stamp else str(first))
+
+    def fingerprint(self, name: str) -> str:
+        """Size and version of a file, as it was when its index was made."""
+        return str(self._stamps[name]) if name in self._stamps else ""
 
     def _open(self, path: str, block_size: int | None = None) -> BinaryIO:
         """Opens a file that is as it was when it was indexed."""
@@ -151,8 +159,8 @@ class FileDataReader(DataReader, Generic[IndexT]):
             stamp = files.stamp_of(file, path)
             if stamp is not None and not stamp.version and self._stamps[path].version:
                 stamp = files.stamp(path)  # an open file of HTTP does not tell its version, its store does
-            if stamp is not None and stamp != self._stamps[path]:
-                raise _changed(path)
+            if stamp is not None:
+                self._require_unchanged(path, stamp)
         except DataError:
             file.close()
             raise
@@ -224,8 +232,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
             return {}
         fetched = self._fetcher.fetch(wanted)
         for path, stamp in zip(fetched, self._fetcher.stamps(list(fetched)), strict=True):
-            if stamp != self._stamps[path]:
-                raise _changed(path)
+            self._require_unchanged(path, stamp)
         return fetched
 
     @functools.cached_property
@@ -256,8 +263,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
         """
         if numbers and not files.is_remote(name) and numbers[0] >= 0 and numbers[-1] < self.count_records(name):
             file = self._opened.get(name, lambda: self._kept_open(name))
-            if file.stamp() != self._stamps[name]:
-                raise _changed(name)
+            self._require_unchanged(name, file.stamp())
             found = self._pick(file, name, numbers)
             if found is not None:
                 return found
@@ -353,13 +359,6 @@ def _in_words(one: ShardLike) -> str:
     if one.end == one.start + 1:
         return f"record {one.start}"
     return f"one of the records {one.start} to {one.end}"
-
-
-def _changed(path: str) -> DataError:
-    return DataError(
-        f"{path}: was changed while it is being read",
-        fix="submit the job again, and give files that are written later names of their own",
-    )
 
 
 def first_file(reader: FileDataReader[Any]) -> str:

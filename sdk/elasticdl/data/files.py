@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
 
-from elasticdl_core.errors import DataError, PermissionDeniedError
+from elasticdl.data import listing
+from elasticdl_core.errors import DataError, ElasticDLError, PermissionDeniedError
 from elasticdl_core.places import Reach, is_file_url, path_text, refusal, remedy
 from elasticdl_runtime.places import open_within, require_data, require_reach
 
 T = TypeVar("T")
-#: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
-_IGNORED_PREFIXES = (".", "_")
-_IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")
-_GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,9 @@ class FileStamp:
 
     size: int
     version: str
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes, version {self.version or 'unknown'}"
 
 
 _reach: Reach | None = None
@@ -214,6 +214,7 @@ def stamp(path: str) -> FileStamp:
         if not is_remote(path):
             return _stamp_by(require_reach(local_path(path), _reach).stat())
         fs, inner = _filesystem(path)
+        fs.invalidate_cache(inner)  # what was listed earlier may have changed since
         info = fs.info(inner)
     except DataError:
         raise
@@ -295,10 +296,20 @@ _Found = tuple[str, object]
 
 def _expand(part: str) -> Iterator[_Found]:
     if is_remote(part):
-        yield from ((url, url) for url in _expand_remote(part))
+        fs, inner = _filesystem(part)
+        try:
+            found = listing.files_of(fs, inner)
+            what = "pattern matches no file" if listing.is_pattern(inner) else "directory holds no data files"
+            for inner in _not_empty(found, f"{part}: the {what}"):
+                url = _url_of(part, fs, inner)
+                yield url, url
+        except ElasticDLError:
+            raise
+        except Exception as error:  # a remote store may raise anything
+            raise unreadable(part, error) from error
         return
     path = local_path(part)
-    if not _GLOB_CHARACTERS & set(part):
+    if not listing.is_pattern(part):
         _require_inside(path, part)
     try:
         path.stat()
@@ -311,7 +322,7 @@ def _expand(part: str) -> Iterator[_Found]:
     elif path.is_dir():
         walked = _walk(path.absolute(), (_identity(path.stat()),))
         yield from _not_empty(walked, f"{part}: the directory holds no data files")
-    elif _GLOB_CHARACTERS & set(part):
+    elif listing.is_pattern(part):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
         files = (_found(_require_inside(Path(match), part)) for match in matches if _is_file(Path(match)))
         yield from _not_empty(files, f"{part}: the pattern matches no file")
@@ -329,24 +340,6 @@ def _require_inside(path: Path, named: str) -> Path:
         assert _reach is not None
         raise DataError(refusal(named), fix=remedy((*_reach.read, *_reach.write))) from None
     return path
-
-
-def _expand_remote(part: str) -> Iterator[str]:
-    fs, inner = _filesystem(part)
-    try:
-        if _GLOB_CHARACTERS & set(inner):
-            found = sorted(fs.glob(inner))
-            problem = f"{part}: the pattern matches no file"
-        elif fs.isdir(inner):
-            found = [path for path in sorted(fs.find(inner)) if _is_data_name(path.rsplit("/", 1)[-1])]
-            problem = f"{part}: the directory holds no data files"
-        elif fs.exists(inner):
-            found, problem = [inner], ""
-        else:
-            raise FileNotFoundError(part)
-    except Exception as error:  # a remote store may raise anything
-        raise unreadable(part, error) from error
-    yield from _not_empty((_url_of(part, fs, path) for path in found), problem)
 
 
 def _url_of(part: str, fs: Any, path: str) -> str:
@@ -380,7 +373,7 @@ def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Foun
     except OSError as error:
         raise unreadable(str(directory), error) from error
     for entry in entries:
-        if not _is_data_name(entry.name):
+        if not listing.is_data_name(entry.name):
             continue
         path = Path(entry.path)
         if entry.is_symlink():
@@ -425,7 +418,3 @@ def _require_target(path: Path) -> None:
         ) from None
     except OSError as error:
         raise unreadable(_listed(path), error) from error
-
-
-def _is_data_name(name: str) -> bool:
-    return not name.startswith(_IGNORED_PREFIXES) and not name.endswith(_IGNORED_SUFFIXES)

@@ -147,6 +147,13 @@ class DataReader(abc.ABC):
         """
         return list(itertools.chain.from_iterable(self.read_numbers(*one) for one in places))
 
+    def fingerprint(self, name: str) -> str:
+        """The state of a source that was listed, in words that differ when it has changed; empty if that is unknown.
+
+        It goes into the plan of a job, and whoever reads the source compares it (``fingerprints.require``).
+        """
+        return ""
+
     @property
     @abc.abstractmethod
     def metadata(self) -> Metadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,11 +27,13 @@ class Piece:
         shards: the shards.
         last: whether that is all.
         damaged: with the last piece: files whose rest cannot be read and is left out, and what is wrong with them.
+        fingerprints: what the sources of the shards are like.
     """
 
     shards: list[Shard]
     last: bool
     damaged: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 
 async def open_readers(spec: JobSpec, origins: Mapping[TaskType, str]) -> dict[TaskType, DataReader]:
@@ -61,10 +63,15 @@ async def list_shards(reader: DataReader) -> AsyncIterator[Piece]:
     while True:
         following = await asyncio.to_thread(_take, shards) if piece else []
         if not following:
-            yield Piece(piece, True, reader.damaged_files)
+            yield Piece(piece, True, reader.damaged_files, _fingerprints(reader, piece))
             return
-        yield Piece(piece, False)
+        yield Piece(piece, False, fingerprints=_fingerprints(reader, piece))
         piece = following
+
+
+def _fingerprints(reader: DataReader, shards: Sequence[Shard]) -> dict[str, str]:
+    known = {name: reader.fingerprint(name) for name in {shard.name for shard in shards}}
+    return {name: fingerprint for name, fingerprint in known.items() if fingerprint}
 
 
 def _take(shards: Iterator[Shard]) -> list[Shard]:

@@ -344,7 +344,9 @@ class JobRunner:
                     continue
                 async for piece in list_shards(reader):
                     failpoint("master.after_listing")
-                    await self._dispatcher.tell(ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged))
+                    await self._dispatcher.tell(
+                        ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged, piece.fingerprints)
+                    )
         except FencedError:
             raise
         except ElasticDLError as error:

@@ -279,6 +279,7 @@ class MasterServicer:
             token=str(handed.lease.token),
             lease_s=self._machine.limits.lease_s,
             reading=None if task.reading is None else _reading(task.reading),
+            fingerprints=task.fingerprints,
         )
 
     def _parameter_servers(self) -> pb.ParameterServers:
@@ -297,7 +298,7 @@ def _told(request: pb.ReportRequest | pb.ReturnRequest, owner: str) -> dict[str,
 
 
 def _reading(reading: Reading) -> pb.Reading:
-    ranges = reading.ranges if isinstance(reading, BlockReading) else reading.sources
+    ranges = reading.from_sources
     names = {name: number for number, name in enumerate(dict.fromkeys(one.name for one in ranges))}
     message = pb.Reading(
         first=reading.first,

@@ -115,6 +115,11 @@ class MixedReading:
     numbers: tuple[int, ...]
     readers: int = 1
 
+    @property
+    def from_sources(self) -> tuple[Shard, ...]:
+        """The ranges of records that the positions are from."""
+        return self.sources
+
     def numbers_at(self, start: int, end: int) -> tuple[int, ...]:
         """The numbers of the records at the positions ``[start, end)``."""
         return self.numbers[start - self.first : end - self.first]

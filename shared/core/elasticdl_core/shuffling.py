@@ -148,6 +148,11 @@ class BlockReading:
     key: str
     ranges: tuple[Shard, ...]
 
+    @property
+    def from_sources(self) -> tuple[Shard, ...]:
+        """The ranges of records that the positions are from."""
+        return self.ranges
+
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """What to read for the positions ``[start, end)``, window by window."""
         for at, held, ranges in self._cut(start, end):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.mixed_order import Span
@@ -92,6 +93,7 @@ class Task:
         model_version: the version to evaluate at; -1 where it does not matter.
         payload: JSON text that the type of task needs (export path, metric states), else empty.
         reading: where the records lie, if they are shuffled: the shard's range is one of positions then.
+        fingerprints: what the sources of the records were like when they were listed, where that is known.
     """
 
     id: TaskId
@@ -99,6 +101,7 @@ class Task:
     model_version: int = -1
     payload: str = ""
     reading: Reading | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def records(self, start: int | None = None, end: int | None = None) -> list[Shard]:
         """The very records at the task's positions ``[start, end)``, as ranges; of the whole task by default."""

@@ -33,6 +33,8 @@ async def test_training_ends_with_every_record_applied_once_and_an_export(make_j
     assert export["output"] == str(job.folder / "job" / "artifacts" / "model")
     assert [(a["name"], a["path"]) for a in job.api.artifacts] == [("model/model.keras", "model/model.keras")]
     assert job.api.plan["shards"] == [[str(job.folder / "data.csv"), 0, 60]]
+    known = {**job.api.plan["fingerprints"], **job.api.plan["validation_fingerprints"]}
+    assert set(known) == {str(job.folder / "data.csv"), str(job.folder / "val.csv")}
     progress = job.api.status["progress"]
     assert progress["records_done"] == progress["records_total"] == 120
     assert job.api.status["duplicates"] == 0

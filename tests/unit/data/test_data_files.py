@@ -6,12 +6,14 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
+import fsspec.implementations.memory
 import pytest
+from fsspec.spec import AbstractFileSystem
 
-from elasticdl.data import create_data_reader, files
+from elasticdl.data import create_data_reader, files, fingerprints
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.recordio import Writer
 from elasticdl_core.shard import Shard
@@ -320,7 +322,7 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path) -> No
     assert len(list(reader.read_records(shard))) == 2
     path.write_text("a,b\n5,6\n7,8\n")
     os.utime(path, ns=(1, 1))
-    with pytest.raises(DataError, match=r"a\.csv: was changed while it is being read"):
+    with pytest.raises(DataError, match=r"a\.csv: was changed after it was first read: it was .*, it is "):
         list(reader.read_records(shard))
     with pytest.raises(DataError, match="was changed"):
         reader.read_ranges([shard])
@@ -375,3 +377,75 @@ def test_tables_without_a_suffix_and_with_capital_ones_are_read(tmp_path: Path) 
         params = {"sep": "|"} if name == "rows" else {}
         reader = create_data_reader(str(tmp_path / name), None, params)
         assert [list(reader.read_records(shard)) for shard in reader.create_shards()] == [[["1", "2"]]]
+
+
+class Locked(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[misc]
+    """A store in which one folder may not be listed."""
+
+    protocol = "locked"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    shut = "/data/b"
+    find = AbstractFileSystem.find
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("locked://", "/")))
+
+    def unstrip_protocol(self, path: str) -> str:
+        return f"locked:/{path}"
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        if self._strip_protocol(path) == self.shut:
+            raise PermissionError(path)
+        return super().ls(path, detail, **kwargs)
+
+
+fsspec.register_implementation("locked", Locked, clobber=True)
+
+
+@pytest.fixture
+def locked() -> Iterator[str]:
+    fs = fsspec.filesystem("locked")
+    for name in ("a/1.csv", "b/2.csv", "c/3.csv", "c/d/4.csv", "c/_temporary/5.csv", "c/.hidden/6.csv", "c/x.txt"):
+        fs.pipe(f"/data/{name}", b"1,2\n")
+    yield "locked://data"
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.mark.parametrize(
+    ("tail", "found"),
+    [
+        ("", "a/1.csv b/2.csv c/3.csv c/d/4.csv c/x.txt"),
+        ("/*/*.csv", "a/1.csv b/2.csv c/3.csv"),
+        ("/**/*.csv", "a/1.csv b/2.csv c/3.csv c/d/4.csv"),
+        ("/**", "a/1.csv b/2.csv c/3.csv c/d/4.csv c/x.txt"),
+        ("/?/[0-9].csv", "a/1.csv b/2.csv c/3.csv"),
+    ],
+)
+def test_a_folder_of_a_store_that_cannot_be_listed_is_an_error(
+    tail: str, found: str, locked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="permission denied"):
+        list(files.list_files(locked + tail))
+    monkeypatch.setattr(Locked, "shut", "")
+    assert list(files.list_files(locked + tail)) == [f"{locked}/{name}" for name in found.split()]
+
+
+def test_a_pattern_lists_only_folders_that_it_matches(locked: str) -> None:
+    assert [name[-5:] for name in files.list_files(f"{locked}/[ac]/*.csv")] == ["1.csv", "3.csv"]
+    assert [name[-5:] for name in files.list_files(f"{locked}/c/d/*.csv")] == ["4.csv"]
+
+
+def test_a_file_that_is_not_as_it_was_planned_is_refused_with_both_states(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n1,2\n3,4\n")
+    planned = create_data_reader(str(path), None, {"with_header": True})
+    list(planned.create_shards())
+    before = planned.fingerprint(str(path))
+    path.write_text("x,y\n1,2\n3,4\n5,6\n")
+    fingerprints.expect({str(path): before})
+    reader = create_data_reader(str(path), None, {"with_header": True})
+    with pytest.raises(DataError, match=r"changed after its tasks were planned: it was 12 bytes.*, it is 16 bytes"):
+        list(reader.read_records(Shard(str(path), 0, 2)))

@@ -133,7 +133,7 @@ def test_files_stay_open_while_their_records_are_read_one_by_one(
             assert reader.read_numbers(name, [number]) == [[name[-5], str(number)]]
     assert list(map(str, opened)) == names
     (tmp_path / "1.csv").write_text("1,1\n" * 50)
-    with pytest.raises(DataError, match="was changed while it is being read"):
+    with pytest.raises(DataError, match=r"was changed after it was first read: it was .*, it is "):
         reader.read_numbers(names[1], [3])
     monkeypatch.setattr("elasticdl.data.file_reader._OPEN_FILES", 2)
     assert not create_data_reader(str(tmp_path), None, {"with_header": False}).reads_by_index

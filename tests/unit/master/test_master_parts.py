@@ -65,6 +65,23 @@ class TestPlan:
         plain = TaskPlan(TaskType.TRAINING, 1)
         assert plain.extend([Shard("a", 0, 3)]) == range(3)
 
+    @pytest.mark.parametrize("shuffle", [True, False])
+    def test_a_task_says_what_its_sources_were_like_also_after_a_takeover(self, shuffle: bool) -> None:
+        spec = JobSpec(model_def="m.f", training_data="d", validation_data="v", shuffle=shuffle, minibatch_size=5)
+        plans = JobPlans(spec)
+        for plan, prefix in ((plans.main, "s"), (plans.validation, "v")):
+            assert plan is not None
+            plan.extend([Shard(f"{prefix}{i}", 0, 20) for i in range(3)], last=True)
+            plan.fingerprints.update({f"{prefix}{i}": f"state {i}" for i in range(2)})
+        adopted = JobPlans(spec)
+        adopted.adopt(json.loads(json.dumps(plans.to_mapping())))
+        for known in (plans, adopted):
+            first = known.main.task(0, 0)
+            told = known.fingerprints(first, known.reading(first))
+            assert told == ({"s0": "state 0", "s1": "state 1"} if shuffle else {"s0": "state 0"})
+            assert known.validation is not None
+            assert known.fingerprints(known.validation.task(0, 0), None) == {"v0": "state 0"}
+
     def test_a_plan_adopted_from_the_ledger_is_the_same(self) -> None:
         plan = make_plan(95, 0, 7)
         other = TaskPlan(TaskType.TRAINING, 1)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from elasticdl.data import fingerprints
+from elasticdl_core.errors import DataError
 from elasticdl_core.group.member import Book
 from elasticdl_core.group.steps import StepCourse
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
-from elasticdl_worker.group.entries import take_news
-from elasticdl_worker.master.client import LeasedTask
+from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_worker.group.entries import entry_of, lease_of, take_news
+from elasticdl_worker.master.client import LeasedTask, leased_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -52,3 +57,17 @@ def test_what_came_with_the_word_that_others_are_void_is_not_void() -> None:
     finish(book)
     assert follow(book, tasks, drop=True) == [one.token for one in tasks[1:]]
     assert take_news(tasks, book, drop=True) == ([], False)
+
+
+def test_members_pass_on_what_the_sources_were_like() -> None:
+    given = lease(1, 0)
+    task = replace(given.task, fingerprints={"data": "state"})
+    assert lease_of(entry_of(replace(given, task=task))).task.fingerprints == {"data": "state"}
+
+
+def test_a_worker_expects_sources_to_be_as_its_master_says() -> None:
+    message = pb.Task(id="t:0:0:0:4", shard=pb.Shard(name="told", start=0, end=4), fingerprints={"told": "state"})
+    (leased,) = leased_tasks([message])
+    assert leased.task.fingerprints == {"told": "state"}
+    with pytest.raises(DataError, match="told: was changed after its tasks were planned: it was state, it is other"):
+        fingerprints.require("told", "other")

@@ -28,6 +28,7 @@ class ShardsListed:
     shards: Sequence[Shard]
     last: bool
     damaged: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

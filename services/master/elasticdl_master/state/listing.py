@@ -91,6 +91,7 @@ class ShardListing:
             return []
         ready = plan.extend(event.shards, last=event.last)
         plan.damaged.update(event.damaged)
+        plan.fingerprints.update(event.fingerprints)
         out: list[Instruction] = [
             tell("skipped", f"the rest of {path} is left out, with an unknown number of records: {reason}")
             for path, reason in event.damaged.items()

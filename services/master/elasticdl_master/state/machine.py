@@ -218,7 +218,8 @@ class JobMachine:
         data = to_json(self._payload(lease.task))
         payload = json.dumps(data, allow_nan=False) if data else ""
         reading = self.plans.reading(lease.task, max(1, len(self.workers.living)))
-        return Task(lease.task, self.plans.shard_of(lease.task), version, payload, reading)
+        shard, known = self.plans.shard_of(lease.task), self.plans.fingerprints(lease.task, reading)
+        return Task(lease.task, shard, version, payload, reading, known)
 
     def _payload(self, task: TaskId) -> dict[str, Any]:
         run = self.evaluations.of(task)

@@ -40,6 +40,7 @@ class TaskPlan:
         shards: what was listed so far.
         listed: whether that is all.
         damaged: files whose rest cannot be read and is left out, and what is wrong with them.
+        fingerprints: what each source was like when it was listed, where the reader knows it.
         parts: ranges of the tasks.
         records: of all of them.
         joins: whether tasks go over the ends of shards, so that all but the last have as many records.
@@ -54,6 +55,7 @@ class TaskPlan:
     shards: list[Shard] = field(default_factory=list)
     listed: bool = False
     damaged: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)
     parts: list[Shard] = field(default_factory=list)
     records: int = 0
     joins: bool = field(init=False)
@@ -134,6 +136,7 @@ class TaskPlan:
             "mixed": self.mixed,
             "rounds": self.epochs,
             **({"damaged": dict(self.damaged)} if self.damaged else {}),
+            **({"fingerprints": dict(self.fingerprints)} if self.fingerprints else {}),
         }
 
     def adopt(self, mapping: Mapping[str, Any]) -> None:
@@ -149,6 +152,7 @@ class TaskPlan:
         self._order = RecordOrder(self.seed, self.block, mixed=self.mixed)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})
+        self.fingerprints = dict(mapping.get("fingerprints") or {})
 
 
 def joined(shards: Sequence[Shard], records_per_task: int) -> Iterator[Shard]:
@@ -256,6 +260,14 @@ class JobPlans:
         plan = self.of(task.type)
         return plan.reading(task, workers) if plan is not None and plan.holds(task) else None
 
+    def fingerprints(self, task: TaskId, reading: Reading | None) -> dict[str, str]:
+        """What the sources of a task's records were like when they were listed, where that is known."""
+        plan = self.of(task.type)
+        if plan is None or not plan.fingerprints or not plan.holds(task):
+            return {}
+        names = [plan.parts[task.index].name] if reading is None else [one.name for one in reading.from_sources]
+        return {name: plan.fingerprints[name] for name in names if name in plan.fingerprints}
+
     def describe(self, task: TaskId) -> str:
         """Where a task's records lie, in words."""
         reading = self.reading(task)
@@ -277,6 +289,7 @@ class JobPlans:
             mapping["validation"] = self.validation.to_mapping()["shards"]
             if self.validation.damaged:
                 mapping["validation_damaged"] = dict(self.validation.damaged)
+            mapping["validation_fingerprints"] = dict(self.validation.fingerprints)
         return mapping
 
     def adopt(self, mapping: Mapping[str, Any]) -> None:
@@ -286,5 +299,5 @@ class JobPlans:
         listed = mapping.get("validation")
         if self.validation is None or self.validation is self.main or listed is None:
             return
-        damaged = mapping.get("validation_damaged")
-        self.validation.adopt({**mapping, "shards": listed, "rounds": 1, "shuffle": False, "damaged": damaged})
+        own = {key: mapping.get(f"validation_{key}") for key in ("damaged", "fingerprints")}
+        self.validation.adopt({**mapping, "shards": listed, "rounds": 1, "shuffle": False, **own})

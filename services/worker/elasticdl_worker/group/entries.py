@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from elasticdl.data import fingerprints
 from elasticdl_core.group.member import Book
 from elasticdl_core.group.steps import Entry
 from elasticdl_core.mixed_order import MixedReading
@@ -24,6 +25,7 @@ def entry_of(lease: LeasedTask) -> Entry:
         "version": task.model_version,
         "payload": task.payload,
         "reading": None if reading is None else _written(reading),
+        "fingerprints": dict(task.fingerprints),
     }
     return Entry(lease.token, task.id, json.dumps(data))
 
@@ -32,13 +34,14 @@ def lease_of(entry: Entry) -> LeasedTask:
     """The task of an entry, with all that it takes to work on it."""
     data = json.loads(entry.data)
     reading = None if data["reading"] is None else _read(*data["reading"])
-    task = Task(entry.task, Shard(*data["shard"]), data["version"], data["payload"], reading)
+    known = data["fingerprints"]
+    fingerprints.expect(known)
+    task = Task(entry.task, Shard(*data["shard"]), data["version"], data["payload"], reading, known)
     return LeasedTask(task, entry.token)
 
 
 def _written(reading: Reading) -> list[Any]:
-    ranges = reading.ranges if isinstance(reading, BlockReading) else reading.sources
-    places = [[one.name, one.start, one.end] for one in ranges]
+    places = [[one.name, one.start, one.end] for one in reading.from_sources]
     if isinstance(reading, BlockReading):
         return [reading.first, reading.key, places]
     return [reading.first, reading.pool, places, reading.block, reading.bases, reading.numbers, reading.readers]

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from elasticdl.data import TRAINED_COLUMNS, with_columns
+from elasticdl.data import TRAINED_COLUMNS, fingerprints, with_columns
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
@@ -307,7 +307,9 @@ def leased_tasks(messages: Iterable[pb.Task]) -> tuple[LeasedTask, ...]:
 def _task(message: pb.Task) -> Task:
     shard = Shard(message.shard.name, message.shard.start, message.shard.end)
     reading = _reading(message.reading) if message.HasField("reading") else None
-    return Task(TaskId.parse(message.id), shard, message.model_version, message.payload, reading)
+    known = dict(message.fingerprints)
+    fingerprints.expect(known)
+    return Task(TaskId.parse(message.id), shard, message.model_version, message.payload, reading, known)
 
 
 def _reading(message: pb.Reading) -> Reading:

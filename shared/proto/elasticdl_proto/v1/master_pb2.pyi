@@ -31,7 +31,14 @@ class Shard(_message.Message):
     def __init__(self, name: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "type", "shard", "model_version", "payload", "token", "lease_s", "reading")
+    __slots__ = ("id", "type", "shard", "model_version", "payload", "token", "lease_s", "reading", "fingerprints")
+    class FingerprintsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +47,7 @@ class Task(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     shard: Shard
@@ -48,7 +56,8 @@ class Task(_message.Message):
     token: str
     lease_s: float
     reading: Reading
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ...) -> None: ...
+    fingerprints: _containers.ScalarMap[str, str]
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., shard: _Optional[_Union[Shard, _Mapping]] = ..., model_version: _Optional[int] = ..., payload: _Optional[str] = ..., token: _Optional[str] = ..., lease_s: _Optional[float] = ..., reading: _Optional[_Union[Reading, _Mapping]] = ..., fingerprints: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("first", "key", "names", "ranges", "block", "bases", "numbers", "readers")
