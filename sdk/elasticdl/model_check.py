@@ -278,7 +278,7 @@ class _Modules:
                 raise self._no_file(relative, flag)
         tree = _parse_file(path, relative.as_posix(), self._reach)
         self._trees[home] = tree, relative.as_posix()
-        return _defined_names(tree)
+        return defined_names(tree)
 
     def _no_file(self, relative: Path, flag: str) -> UserCodeError:
         present = sorted(
@@ -336,11 +336,18 @@ def _parse_file(path: Path, shown: str, reach: Reach | None) -> ast.Module:
         raise UserCodeError(f"{shown} cannot be read as Python: {error}", fix="save it as UTF-8 text") from None
 
 
-def _defined_names(module: ast.Module) -> set[str] | None:
-    """Names that a module has after its import; None if they are made dynamically."""
+def defined_names(module: ast.Module, *, past_stars: bool = False) -> set[str] | None:
+    """Names that a module has, or may have, after its import; None if they are made dynamically.
+
+    Args:
+        module: parsed.
+        past_stars: ``from other import *`` is passed over; else nobody knows what it brings.
+    """
     names: set[str] = set()
     for statement in _top_level(module.body):
         if isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names):
+            if past_stars:
+                continue
             return None
         if any(_is_dynamic(node) for node in _outside_functions(statement)):
             return None

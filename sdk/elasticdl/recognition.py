@@ -96,6 +96,13 @@ def _recognise(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     return next(iter(sights), TENSORFLOW)
 
 
+def starred_files(path: Path, zoo: Path) -> Iterator[Path]:
+    """The files of a zoo of which a file has all names, by ``from other import *``."""
+    for name, _ in _imports(path, zoo, None):
+        if name.endswith(".*") and (own := _file_of(zoo, tuple(name.split(".")[:-1]))) is not None:
+            yield own
+
+
 def _refuse_options_of_others(spec: JobSpec, framework: str) -> None:
     for name, nothing in _OTHERS[framework].items():
         if getattr(spec, name) != nothing:

@@ -36,6 +36,7 @@ from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
+from elasticdl_runtime.hashing import HASHING
 from elasticdl_runtime.waiting_threads import waiting_variables
 
 STOP_WITHIN_S = 20.0
@@ -60,7 +61,7 @@ def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputF
         file.write_text(json.dumps(spec.to_mapping()))
         # Without -P the present directory would come first where modules are imported from.
         command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
-        environment = {**os.environ, **spec.envs}
+        environment = {**os.environ, **HASHING, **spec.envs}
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from elasticdl.data.errors import DataError, ReaderParamsError
 
 NUMBER = re.compile(
@@ -16,6 +18,8 @@ NUMBER = re.compile(
 INTEGER = re.compile(r"[ \t]*[+-]?\d+[ \t]*", re.ASCII)
 #: Words that stand where a value is missing: they say nothing of a column.
 _MISSING = frozenset({"", "-", "?", ".", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "unknown"})
+#: From here on a float64 need not be the whole number that its text says.
+EXACT_FLOAT64 = 2.0**53
 
 _YEARS = range(1800, 2200)
 
@@ -87,15 +91,24 @@ def misfit(value: str, kind: str) -> str:
 
     Args:
         value: the field.
-        kind: the type of the column: ``int64``, ``float`` or ``string``.
+        kind: the type of the column: ``int64``, ``float`` or ``string``; ``exact`` for whole numbers that shall
+            become float32.
     """
     if kind == "string":
         return ""
     if not NUMBER.fullmatch(value):
         return "is no number"
+    if kind == "exact":
+        return "is a whole number that float32 does not have" if is_inexact(value) else ""
     if kind == "int64" and not INTEGER.fullmatch(value):
         return "is no whole number, as those of the first records are"
     return "is more than 64 bits hold" if kind == "int64" and not -(2**63) <= int(value) < 2**63 else ""
+
+
+def is_inexact(value: str) -> bool:
+    """Whether a whole number becomes another one as float32, so that two ids may become one."""
+    number = float(value)
+    return number.is_integer() and (abs(number) >= EXACT_FLOAT64 or float(np.float32(number)) != number)
 
 
 def numbered(names: Sequence[str]) -> list[str]:

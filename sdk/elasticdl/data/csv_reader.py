@@ -31,6 +31,14 @@ _SEPARATORS = (",", ";", "\t", "|")
 _KNOWN_LAYOUTS = 1024
 _SAMPLED_RECORDS = 101
 """Records that are read to infer the columns."""
+_FIX_OF_NUMBERS = (
+    "the feed that label= makes takes numbers only, and labels like the first ones: name the columns of numbers with "
+    "the reader parameter columns, mend the data (21.0 in place of 21 where labels have fractions), or write a feed"
+)
+_FIX_OF_EXACT = (
+    "the feed that label= makes gives float32, in which neighbouring ids are one: write a feed that gives the column "
+    "as int64, or as float32 if its last digits do not matter; or leave it out with the reader parameter columns"
+)
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
 
@@ -253,22 +261,22 @@ class CSVDataReader(OffsetFileReader):
         return self._label
 
     def default_feed(self) -> Feed | None:
-        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
+        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number.
+
+        Whole numbers of columns of whole numbers that float32 does not have are no features: they may be ids.
+        """
         if self._label is None:
             return None
         if self._label not in self._given_columns:
-            return functools.partial(_numeric_feed, None, "")
-        return functools.partial(
-            _numeric_feed, self._given_columns.index(self._label), self.metadata.column_types[self._label]
-        )
+            return functools.partial(_numeric_feed, None)
+        return functools.partial(_numeric_feed, self._given_columns.index(self._label))
 
     def explain_unreadable(self, shard: ShardLike) -> DataError | None:
         """The first field of some records that the default feed cannot read as a number, if there is one."""
         types = self.metadata.column_types
-        kinds = [
-            types[name] if name == self._label and types[name] != "string" else "float"
-            for name in self._given_columns
-        ]
+        kinds = ["exact" if types[name] == "int64" else "float" for name in self._given_columns]
+        if self._label in self._given_columns and types[self._label] != "string":
+            kinds[self._given_columns.index(self._label)] = types[self._label]
         for number, row in self._numbered(shard):
             for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
                 if self._predicting and column == self._label:
@@ -276,9 +284,7 @@ class CSVDataReader(OffsetFileReader):
                 if wrong := csv_columns.misfit(value, kind):
                     return DataError(
                         f"{shard.name}: record {number}: column {column!r} holds {value!r}, which {wrong}",
-                        fix="the feed that label= makes takes numbers only, and labels like the first ones: "
-                        "name the columns of numbers with the reader parameter columns, mend the data (21.0 in place "
-                        "of 21 where labels have fractions), or write a feed",
+                        fix=_FIX_OF_EXACT if kind == "exact" and csv_columns.is_inexact(value) else _FIX_OF_NUMBERS,
                     )
         return None
 
@@ -481,16 +487,30 @@ def _made_up(names: list[str]) -> bool:
     return names == [f"c{i}" for i in range(len(names))]
 
 
-def _numeric_feed(label: int | None, label_type: str, dataset: Any, mode: str, metadata: Metadata) -> Any:
+def _numeric_feed(label: int | None, dataset: Any, mode: str, metadata: Metadata) -> Any:
     """Turns rows of strings into a float32 vector and a label; in prediction, into the vector alone."""
     import tensorflow as tf
 
+    whole = [metadata.column_types[name] == "int64" for name in metadata.column_names]
+    label_type = tf.int64 if label is not None and whole[label] else tf.float32
+    if label is not None:
+        del whole[label]
+
+    def numbers(texts: Any) -> Any:
+        if any(whole):
+            values = tf.strings.to_number(texts, tf.float64)
+            changed = tf.cast(tf.cast(values, tf.float32), tf.float64) != values
+            changed |= (tf.abs(values) >= csv_columns.EXACT_FLOAT64) & tf.math.is_finite(values)
+            # What is no number any more fails below, and `explain_unreadable` says what was wrong with it.
+            texts = tf.where(changed & whole & (tf.floor(values) == values), "inexact", texts)
+        return tf.strings.to_number(texts, tf.float32)
+
     def split(row: Any) -> Any:
         if label is None:
-            return tf.strings.to_number(row, tf.float32)
-        features = tf.strings.to_number(tf.concat([row[:label], row[label + 1 :]], axis=0), tf.float32)
+            return numbers(row)
+        features = numbers(tf.concat([row[:label], row[label + 1 :]], axis=0))
         if mode == "prediction":
             return features
-        return features, tf.strings.to_number(row[label], tf.int64 if label_type == "int64" else tf.float32)
+        return features, tf.strings.to_number(row[label], label_type)
 
     return dataset.map(split, num_parallel_calls=tf.data.AUTOTUNE)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticdl.data import DataReader, create_data_reader, params_like
+from elasticdl.model_check import defined_names
+from elasticdl.recognition import starred_files
 from elasticdl_core.errors import DataError, ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
@@ -84,27 +86,24 @@ def _take(shards: Iterator[Shard]) -> list[Shard]:
 
 
 def has_own_reader(spec: JobSpec, zoo: Path) -> bool:
-    """Whether the model module brings its own data reader; the module is parsed, never run."""
+    """Whether the model module brings its own data reader, or may; the module is parsed, never run."""
     if spec.custom_data_reader:
         return True
     if spec.runs_script:  # which knows how many records it has, where the job names none
         return not spec.training_data
     home = zoo.joinpath(*spec.model_def.split(".")[:-1]).with_suffix(".py")
-    try:
-        tree = ast.parse(home.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False  # the worker, which must import it, says what is wrong
-    return any(_READER in _names(node) for node in tree.body)
-
-
-def _names(node: ast.stmt) -> set[str]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {alias.asname or alias.name for alias in node.names}
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    waiting, seen = [home], set[Path]()
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            names = defined_names(ast.parse(file.read_bytes()), past_stars=True)
+        except (OSError, SyntaxError, ValueError):
+            continue  # the worker, which must import it, says what is wrong
+        # A worker that finds none after all lists by the built-in readers, as this process would.
+        if names is None or _READER in names:
+            return True
+        waiting += starred_files(file, zoo)
+    return False

@@ -68,6 +68,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--spec", required=True, help="file with the job specification as JSON; '-' is stdin")
     parser.add_argument("--output", default="", help="directory of the exported model or the predictions")
     parsed = parser.parse_args(arguments)
+    del sys.argv[1:]  # a module that parses its arguments when it is imported finds none of ours, as on a cluster
     framework_environment.prepare()
     stdout = sys.stdout
 

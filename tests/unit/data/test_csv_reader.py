@@ -269,3 +269,21 @@ def test_the_default_feed_gives_numbers(tmp_path: Path) -> None:
 )
 def test_types_are_inferred(values: list[str], kind: str) -> None:
     assert infer_type(iter(values)) == kind
+
+
+@pytest.mark.parametrize("value", ["16777217", "-16777219", "9007199254740993", "123456789012345678"])
+def test_whole_numbers_that_float32_does_not_have_are_no_features(tmp_path: Path, value: str) -> None:
+    import tensorflow as tf
+
+    path = _file(tmp_path / "f.csv", f"id,kind,b\n16777216,2,0.5\n{value},0,16777217.5\n")
+    reader = CSVDataReader(path, reader_params={"label": "kind"})
+    rows = tf.data.Dataset.from_tensor_slices(_all(reader))
+    feed = reader.default_feed()
+    assert feed is not None
+    with pytest.raises(tf.errors.InvalidArgumentError, match="inexact"):
+        list(feed(rows, "training", reader.metadata))
+    (shard,) = reader.create_shards()
+    found = reader.explain_unreadable(shard)
+    assert found is not None
+    assert f"record 1: column 'id' holds {value!r}, which is a whole number that float32 does not have" in str(found)
+    assert "write a feed that gives the column as int64" in found.fix

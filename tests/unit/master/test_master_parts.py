@@ -555,6 +555,11 @@ class TestListing:
             ("from readers import make as custom_data_reader", True),
             ("custom_data_reader = 1", True),
             ("custom_data_reader: object = 1", True),
+            ("from readers import *", True),
+            ("from math import *", False),
+            ("if True:\n    def custom_data_reader(o): ...", True),
+            ("try:\n    from fast import custom_data_reader\nexcept ImportError:\n    pass", True),
+            ("globals().update(make())", True),
             ("def f():\n    custom_data_reader = 1", False),
             ("# custom_data_reader", False),
             ("syntax error here", False),
@@ -565,6 +570,8 @@ class TestListing:
     ) -> None:
         (tmp_path / "sub").mkdir()
         (tmp_path / "sub" / "m.py").write_text(text)
+        (tmp_path / "readers.py").write_text("from sub.more import *")
+        (tmp_path / "sub" / "more.py").write_text("from readers import *\ndef custom_data_reader(o): ...")
         spec = JobSpec.from_mapping({"model_def": "sub.m.f", "model_zoo": str(tmp_path), "training_data": "/d"})
         assert has_own_reader(spec, tmp_path) is own
 

@@ -136,6 +136,30 @@ REFUSED = {
         "the optimizer Adam, a SGD with its own update_step,",
         "has an update of its own",
     ),
+    "a replaced update": (
+        "def optimizer():\n    made = keras.optimizers.SGD(0.1)\n"
+        "    made.update_step = lambda gradient, variable, rate: None\n    return made\n",
+        "the optimizer SGD, whose update_step the module replaced,",
+        "has an update of its own",
+    ),
+    "a bound update": (
+        "import functools\ndef mine(self, pairs): pass\ndef optimizer():\n    made = keras.optimizers.Adam(0.1)\n"
+        "    made.apply_gradients = functools.partial(mine, made)\n    return made\n",
+        "the optimizer Adam, whose apply_gradients the module replaced,",
+        "has an update of its own",
+    ),
+    "a replaced step": (
+        "def custom_model():\n    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
+        "    model.train_step = lambda data: {}\n    return model\n",
+        "train_step of the model",
+        "is never called",
+    ),
+    "a replaced loss": (
+        "def custom_model():\n    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
+        "    model.compute_loss = (lambda self, *given: 0.0).__get__(model)\n    return model\n",
+        "compute_loss of the model",
+        "is never called",
+    ),
     "an own optimizer": (
         "class Adam(keras.optimizers.Optimizer):\n    def update_step(self, *a): pass\n" + optimizer("Adam(0.1)"),
         "net.py) has",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.local import main, run_local
 from elasticdl_worker.trainers.export_request import locate_checkpoint
 from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
+from tests.unit.worker.conftest import ZOO
 
 pytestmark = pytest.mark.unit
 Events = list[dict[str, Any]]
@@ -146,6 +148,21 @@ def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: p
     assert error["event"] == "error"
     assert "has no 'nothing'" in error["message"]
     assert error["fix"]
+
+
+def test_a_module_that_parses_arguments_finds_none_of_ours(
+    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "import argparse\nfrom deepfm import *\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--size', type=int, default=4)\nSIZE = parser.parse_args().size\n"
+    )
+    (tmp_path / "deepfm.py").write_text((ZOO / "deepfm.py").read_text())
+    spec = make_spec(model_zoo=str(tmp_path), model_def="own.custom_model", max_steps=1, export_formats="")
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_mapping()))
+    given = ["--spec", str(tmp_path / "spec.json")]
+    monkeypatch.setattr(sys, "argv", ["worker", "local", *given])
+    assert main(given) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -27,3 +27,16 @@ def test_predictions_do_not_look_at_a_label(tmp_path: Path, label: str) -> None:
     assert [features.tolist() for features in given] == [[1.0, 0.5]]
     with pytest.raises(ValueError, match=r"no number|could not convert"):
         list(feed(records, "training", reader.metadata))
+
+
+def test_whole_numbers_that_float32_does_not_have_are_no_features(tmp_path: Path) -> None:
+    from elasticdl_worker.trainers.torch.input.default_feed import default_feed
+
+    (tmp_path / "rows.csv").write_text("id,y\n16777216,1\n16777217,0\n")
+    reader = create_data_reader(str(tmp_path), reader_params={"label": "y"})
+    feed = default_feed(reader)
+    assert feed is not None
+    given = iter(feed([{"id": "16777216", "y": "1"}, {"id": "16777217", "y": "0"}], "training", reader.metadata))
+    assert next(given)[0].tolist() == [16777216.0]
+    with pytest.raises(ValueError, match="float32 does not have"):
+        next(given)

@@ -10,6 +10,7 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessSpec, Role
 from elasticdl_runtime import failpoints, tokens
+from elasticdl_runtime.hashing import HASHING
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
 from elasticdl_runtime.rpc import poller_variables
 from elasticdl_runtime.waiting_threads import CHOICES, waiting_variables
@@ -75,9 +76,12 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back."""
+    """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back.
+
+    And one order of sets: a model may be made by going through one.
+    """
     base, own = base_environment(variables), {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**poller_variables(), **waiting_variables(base), **base, **own}
+    return {**poller_variables(), **waiting_variables(base), **base, **own, **HASHING}
 
 
 def check_variables(variables: Mapping[str, str]) -> None:

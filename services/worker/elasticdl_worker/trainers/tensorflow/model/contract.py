@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,9 @@ def check_optimizer(optimizer: object) -> KerasOptimizer:
     row = find(Subject.OPTIMIZER, name)
     if row is None or row.verdict is Verdict.REFUSED:
         raise refusal(Subject.OPTIMIZER, name if row else "Optimizer", f"the optimizer {name}")
+    if replaced := _replaced(optimizer):
+        shown = f"the optimizer {name}, whose {', '.join(replaced)} the module replaced,"
+        raise refusal(Subject.OPTIMIZER, "Optimizer", shown)
     _check_options(optimizer, name)
     return cast(KerasOptimizer, optimizer)
 
@@ -105,6 +109,21 @@ def _overridden(kind: type, base: type) -> Iterator[str]:
             yield name
 
 
+def _replaced(thing: object) -> list[str]:
+    """Methods of Keras' own classes that were replaced, on the instance or on the class, by others than Keras."""
+    own = [kind for kind in type(thing).__mro__ if kind.__module__.startswith(_KERAS)]
+    methods = {name: value for kind in own for name, value in vars(kind).items() if inspect.isroutine(value)}
+    given = {name: value for name, value in vars(thing).items() if name in methods}
+    return sorted(name for name, value in (methods | given).items() if not _is_of_keras(value))
+
+
+def _is_of_keras(method: object) -> bool:
+    # What binds a method of Keras, as Keras itself does with some, is of Keras, whatever wraps it.
+    method = inspect.unwrap(getattr(method, "__func__", method))  # type: ignore[arg-type]
+    module = str(getattr(method, "__module__", None) or "")
+    return module.startswith(_KERAS) or not (inspect.isfunction(method) or isinstance(method, functools.partial))
+
+
 def _check_options(optimizer: object, name: str) -> None:
     given = {option: getattr(optimizer, option, None) for option in _UNKNOWN}
     given["decay"] = getattr(optimizer, "_initial_decay", None)
@@ -137,6 +156,10 @@ def check_model(model: KerasModel, *, training: bool) -> None:
                 raise refusal(
                     Subject.MODEL, name, f"{one.__name__}.{name}{source_location(getattr(one, name, None))}"
                 )
+    for name in _replaced(model):
+        row = find(Subject.MODEL, name)
+        if row is not None and row.verdict is Verdict.REFUSED:
+            raise refusal(Subject.MODEL, name, f"{name} of the model {model.name}, which the module replaced,")
     if getattr(model, "compiled", False) or getattr(model, "_is_compiled", False):
         raise refusal(Subject.MODEL, "compile", f"compile() was called on the model {model.name}, which")
     if model.metrics:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from elasticdl.data import DataReader
+from elasticdl.data.csv_columns import is_inexact
 from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.reader import Feed, Metadata
 
@@ -22,10 +23,13 @@ def default_feed(reader: DataReader) -> Feed | None:
         names = [name for name in metadata.column_names if name != label]
         read = names if mode == "prediction" else metadata.column_names
         whole = metadata.column_types.get(label) == "int64"
+        exact = [name for name in names if metadata.column_types[name] == "int64"]
         for record in records:
             given = "".join(record[name] for name in read)
             if not given.isascii() or "_" in given:
                 raise ValueError("a field is no number")  # Python's float takes digits of any script
+            if any(is_inexact(record[name]) for name in exact):
+                raise ValueError("a whole number that float32 does not have")
             features = torch.tensor([float(record[name]) for name in names])
             if mode == "prediction":
                 yield features
