@@ -15,6 +15,7 @@ from elasticdl.data.example import decode_example, encode_example
 from elasticdl.data.factory import create_data_reader
 from elasticdl.data.output import SUFFIXES, PartsWriter, example_values, replacing
 from elasticdl.data.reader import DataReader, Shard
+from elasticdl.data.windows import WindowedDataReader
 
 #: Called with the records done and the records of the files opened so far.
 OnProgress = Callable[[int, int], None]
@@ -78,6 +79,8 @@ def convert(
     if to not in SUFFIXES:
         raise DataError(f"there is no format {to!r}", fix=f"use one of: {', '.join(SUFFIXES)}")
     reader = create_data_reader(source, reader_params=reader_params)
+    if isinstance(reader, WindowedDataReader):
+        raise DataError("rows are converted, not windows of them", fix="leave window=, stride= and group_by= out")
     target = Path(target)
     if records_per_file is None and not target.suffix:
         records_per_file = 1 << 62  # a folder with one part

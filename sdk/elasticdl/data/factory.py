@@ -15,6 +15,7 @@ from elasticdl.data.params import parse_reader_params
 from elasticdl.data.reader import DataReader
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
+from elasticdl.data.windows import WINDOW_PARAMS, WindowedDataReader
 
 READERS: dict[str, type[FileDataReader[Any]]] = {
     "recordio": RecordIODataReader,
@@ -76,10 +77,14 @@ def create_data_reader(
         kind = kind_of_origin(data_origin)
     elif kind not in READERS:
         raise ReaderParamsError(f"there is no reader {kind!r}", fix=f"use one of: {', '.join(sorted(READERS))}")
+    windows = {key: params.pop(key) for key in WINDOW_PARAMS if key in params}
+    reader: FileDataReader[Any]
     if kind != CSVDataReader.kind:
-        return READERS[kind](data_origin, records_per_task, params)
-    params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
-    return CSVDataReader(data_origin, records_per_task, params, predicting=predicting)
+        reader = READERS[kind](data_origin, records_per_task, params)
+    else:
+        params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
+        reader = CSVDataReader(data_origin, records_per_task, params, predicting=predicting)
+    return WindowedDataReader(reader, records_per_task, windows) if windows else reader
 
 
 def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +94,8 @@ def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]
 
 def columns_of(reader: DataReader) -> list[str] | None:
     """The names of the columns of a reader of CSV files, in the order of a record; None for others."""
-    return reader.columns if isinstance(reader, CSVDataReader) else None
+    rows = reader.rows if isinstance(reader, WindowedDataReader) else reader
+    return rows.columns if isinstance(rows, CSVDataReader) else None
 
 
 def with_columns(params: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from elasticdl.data.factory import create_data_reader
 from elasticdl.data.file_reader import FileDataReader
 from elasticdl.data.reader import Record, Shard
 from elasticdl.data.recordio_reader import RecordIODataReader
+from elasticdl.data.windows import WindowedDataReader
 
 _SHOWN_VALUES = 8
 _SHOWN_BYTES = 48
@@ -98,6 +99,9 @@ def inspect_data(
         DataError: the data is missing, unreadable or damaged.
     """
     reader = create_data_reader(origin, reader_params=reader_params)
+    if isinstance(reader, WindowedDataReader):
+        sum(1 for _ in reader.create_shards())  # refuses what no window fits
+        reader = reader.rows
     assert isinstance(reader, FileDataReader)
     report = DataReport(reader.kind)
     compressors: Counter[str] = Counter()

@@ -54,11 +54,19 @@ class RecordSpec:
             reader yields; its tensors are inferred from the first record or from ``output_types``.
         width: number of columns, for ``columns`` only.
         output_types: what a custom reader says of its records (``records_output_types``), else ``None``.
+        window: a record is a list of so many of what ``kind`` says; ``None`` for one by itself.
     """
 
     kind: Literal["bytes", "columns", "python"]
     width: int | None = None
     output_types: Any = None
+    window: int | None = None
+
+    def named(self, record: Record, names: Sequence[str]) -> Record:
+        """A record as PyTorch's ``feed`` and scripts get it: columns by their names, in a window a list of each."""
+        if self.kind != "columns":
+            return record
+        return dict(zip(names, record if self.window is None else map(list, zip(*record, strict=True)), strict=True))
 
 
 @dataclass(frozen=True)

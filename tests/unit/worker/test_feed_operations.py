@@ -80,6 +80,14 @@ TWICE = {"concatenate": lambda d: d.map(parse).concatenate(d.map(parse))}
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "as_numpy_iterator": (lambda d: D.from_tensor_slices(list(d.as_numpy_iterator())), "reads its records itself"),
     "batch": (lambda d: d.map(parse).batch(8), "minibatches of its own.*leave .batch.. out"),
+    "batch and flat_map": (
+        lambda d: d.map(parse).batch(3).flat_map(lambda x, y: D.from_tensors((x[-1] - x[0], y[-1]))),
+        "batch with flat_map, which makes one element of several records.*window=N;stride=1;group_by=COLUMN",
+    ),
+    "batch and interleave": (
+        lambda d: d.map(parse).batch(3).interleave(lambda x, y: D.from_tensors((x[-1], y[-1]))),
+        "batch with interleave",
+    ),
     "batch that drops": (lambda d: d.batch(8, drop_remainder=True).unbatch().map(parse), "drop_remainder"),
     "map_and_batch that drops": (
         lambda d: d.apply(X.map_and_batch(parse, 8, drop_remainder=True)).unbatch(),
@@ -196,6 +204,21 @@ def test_each_record_of_a_task_is_given(clicks: Path, name: str) -> None:
         assert not pipeline.intake.skips
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x, y: (x - tf.reduce_mean(x), y),
+        lambda x, y: (x[1:] - x[:-1], y[1:]),
+        lambda x, y: (x, tf.roll(y, 1, 0)),
+    ],
+    ids=["a mean", "pairs", "the row before"],
+)
+def test_what_combines_the_records_of_a_batch_is_refused_by_its_first_rows(clicks: Path, between: Any) -> None:
+    pipeline = pipeline_of(clicks, lambda d: d.map(parse).batch(3).map(between).unbatch())
+    with pytest.raises(UserCodeError, match="rows of several records together"):
+        list(pipeline.minibatches(Shard(str(clicks), 0, 100)))
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_means_another_thing_for_a_task_is_refused_by_name(clicks: Path, name: str) -> None:
     change, said = REFUSED[name]
@@ -267,3 +290,23 @@ def kinds_of_dataset() -> set[str]:
             importlib.import_module(f"{package}.{found.name}")
     kinds = [one for one in below(dataset_ops.DatasetV2) if one.__module__.startswith("tensorflow.")]
     return {one.__name__ for one in kinds} | {"DatasetV2"}
+
+
+def test_a_window_is_a_tensor_of_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("day,sold\n" + "".join(f"{day},{day * day}\n" for day in range(8)))
+    module = ModelModule(
+        path,
+        (tmp_path,),
+        lambda: None,
+        feed=lambda d, mode, meta: d.map(lambda w: (tf.strings.to_number(w[:, 1]), tf.strings.to_number(w[-1, 0]))),
+    )
+    pipeline = InputPipeline(create_data_reader(str(path), None, {"window": 3, "stride": 2}), module, "training", 2)
+    assert pipeline.features_spec.shape.as_list() == [None, 3]
+    batches = list(pipeline.minibatches(Shard(str(path), 0, 3)))
+    assert [value.tolist() for batch in batches for value in batch.features.numpy()] == [
+        [0, 1, 4],
+        [4, 9, 16],
+        [16, 25, 36],
+    ]
+    assert [float(value) for batch in batches for value in batch.labels] == [2, 4, 6]

@@ -28,12 +28,10 @@ class ScriptRecords:
 
     def __init__(self, spec: JobSpec, zoo: Path, size: int | None) -> None:
         self._own = size
-        self._names: list[str] = []
         if size is None:
             self.reader = create_data_reader(spec.training_data, spec.records_per_task, spec.data_reader_params)
             self._records = TaskRecords(self.reader, ModelModule(zoo, (zoo,), build_model=lambda: None))
-            if self.reader.records_kind.kind == "columns":
-                self._names = list(self.reader.metadata.column_names)
+            self._kind, self._names = self.reader.records_kind, self.reader.metadata.column_names
 
     def shards(self) -> list[Shard]:
         """All records."""
@@ -60,7 +58,7 @@ class ScriptRecords:
             return list(_numbers(shard, reading)), Skips()
         self._records.begin(shard, reading)
         found = [
-            dict(zip(self._names, record, strict=True)) if self._names else record
+            self._kind.named(record, self._names)
             for batch in self._records.batches(max(1, shard.records), list)
             for record in batch
         ]

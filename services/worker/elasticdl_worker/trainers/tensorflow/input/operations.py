@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.alone import WINDOWS
 from elasticdl_worker.trainers.tensorflow.drawing import operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.types import Dataset
@@ -45,14 +46,21 @@ class FeedShape:
         ordered: whether element ``i`` is of record ``i``: nothing shuffles, filters or multiplies.
         exact: whether there is one element for each record, in whatever order.
         batched: how many times elements were put together into minibatches that are not taken apart again.
+        parted: some were put together, and taken apart again: what was done between may have combined them.
     """
 
     ordered: bool = True
     exact: bool = True
     batched: int = 0
+    parted: bool = False
 
     def __and__(self, other: FeedShape) -> FeedShape:
-        return FeedShape(self.ordered and other.ordered, self.exact and other.exact, max(self.batched, other.batched))
+        return FeedShape(
+            self.ordered and other.ordered,
+            self.exact and other.exact,
+            max(self.batched, other.batched),
+            self.parted or other.parted,
+        )
 
 
 _Effect = Callable[[FeedShape], FeedShape]
@@ -88,7 +96,7 @@ def _batched(shape: FeedShape) -> FeedShape:
 
 
 def _unbatched(shape: FeedShape) -> FeedShape:
-    return replace(_other_number(shape), batched=max(0, shape.batched - 1))
+    return replace(_other_number(shape), batched=max(0, shape.batched - 1), parted=shape.batched > 0)
 
 
 def _counts(name: str, what: str) -> Refusal:
@@ -96,7 +104,7 @@ def _counts(name: str, what: str) -> Refusal:
 
 
 def _combines(name: str, what: str = "makes one element of several records") -> Refusal:
-    return Refusal(f"uses {name}, which {what}; {_WHOLE_DATA}", _BY_RECORD)
+    return Refusal(f"uses {name}, which {what}; {_WHOLE_DATA}", f"{_BY_RECORD}; {WINDOWS}")
 
 
 def _source(name: str) -> Refusal:
@@ -215,6 +223,12 @@ OPERATIONS: dict[str, _Effect | Refusal] = {
     },
 }
 """By the class that TensorFlow gives what an operation makes. What is not here is refused as unknown."""
+_MANY_OF_EACH = {
+    "_FlatMapDataset": "flat_map",
+    "_InterleaveDataset": "interleave",
+    "_ParallelInterleaveDataset": "interleave",
+    "ParallelInterleaveDataset": "interleave",
+}
 _ENDLESS_INSIDE = {"RandomDataset", "RandomDatasetV2"}
 _COUNTS = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatter")  # a seed that moves on is assigned
 _DROPS_REMAINDER = ("_drop_remainder", "_drop_remainder_t")
@@ -263,7 +277,10 @@ def inspect(dataset: Dataset, source: Dataset, path: object) -> FeedShape:
         shapes = [walk(part) for part in inputs]
         if name == "_ZipDataset" and not all(shape.ordered for shape in shapes):
             raise refused(_combines("zip", "joins elements by their number, of which some were shuffled or left out"))
-        shape = effect(functools.reduce(FeedShape.__and__, shapes))
+        shape = functools.reduce(FeedShape.__and__, shapes)
+        if shape.batched and name in _MANY_OF_EACH:
+            raise refused(_combines(f"batch with {_MANY_OF_EACH[name]}"))
+        shape = effect(shape)
         if name == "_ParallelMapDataset" and not _deterministic(one):
             return _reordered(shape)
         return shape

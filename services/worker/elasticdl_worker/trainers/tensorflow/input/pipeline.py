@@ -9,7 +9,9 @@ too much: there, maps that cannot run on whole minibatches run in a compiled loo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import TypeVar, cast
 
 import numpy as np
@@ -22,6 +24,7 @@ from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
@@ -116,6 +119,7 @@ class InputPipeline:
                 fix="return the tf.data.Dataset that the last transformation gave",
             )
         self._shape = operations.inspect(records, source, module.path)
+        self._parted = records if self._shape.parted and not _draws(records) else None
         self._chain = find_map_chain(records, source)
         self._whole: Callable[[object], Nested] | None = None
         self._first_read = False
@@ -137,6 +141,10 @@ class InputPipeline:
         """
         if self._chain is not None:
             self._try_whole_minibatches(_first(shard, reading), self._chain)
+        if self._parted is not None:
+            few = shard if reading is None else reading.example(LOOKED_AT)
+            parted, self._parted = self._parted, None
+            refuse_combining(functools.partial(self._rows, parted), few, nullcontext, self._module.path)
         if self._whole is not None and (self._shuffle is None or self._shuffle.buffer >= shard.end - shard.start):
             elements = self._whole_elements(shard, self._whole, self._shuffle)
         else:
@@ -194,6 +202,17 @@ class InputPipeline:
             exact = self.ordered and not self._records.skipped
             yield Minibatch(features, labels, records, shard, shard.start + self._fed if exact else None, reading)
             self._fed += records
+
+    def _rows(self, dataset: Dataset, ranges: Sequence[Shard]) -> list[bytes]:
+        """The rows that ``feed`` makes of each of some ranges, as bytes; empty ones where a batch may pad them."""
+        found: list[bytes] = []
+        padded = not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(dataset.element_spec))
+        for one in ranges:
+            self._records.begin(one)
+            for row in dataset:
+                values = [] if padded else [np.asarray(part).tolist() for part in tf.nest.flatten(row)]
+                found.append(repr(values).encode())
+        return found
 
     def _feed(self) -> tuple[Dataset, Dataset]:
         """The raw records, and what the user's ``feed`` makes of them."""
@@ -326,10 +345,9 @@ def _options() -> Options:
 def _chunk_spec(reader: DataReader) -> NestedSpec:
     """The nested ``tf.TypeSpec`` of a chunk of a reader's records."""
     spec = reader.records_kind
-    if spec.kind == "bytes":
-        return tf.TensorSpec([None], tf.string)
-    if spec.kind == "columns":
-        return tf.TensorSpec([None, spec.width], tf.string)
+    if spec.kind != "python":
+        shape = [size for size in (spec.window, spec.width) if size is not None]
+        return tf.TensorSpec([None, *shape], tf.string)
     shard = next(iter(reader.create_shards()))
     try:
         first = next(iter(reader.read_records(Shard(shard.name, shard.start, shard.start + 1))))

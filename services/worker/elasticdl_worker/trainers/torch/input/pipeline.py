@@ -6,23 +6,29 @@ iterable, a ``torch.utils.data.Dataset``, a ``DataLoader``, or ``elasticdl.torch
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import nn
 from torch.utils.data import default_collate
 
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
+from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.torch.input.default_feed import default_feed
 from elasticdl_worker.trainers.torch.input.records import ONCE, FedRecords
-from elasticdl_worker.trainers.torch.input.returned import Returned, count_rows, is_endless
+from elasticdl_worker.trainers.torch.input.returned import Returned, as_bytes, count_rows, is_endless, samples_of
+from elasticdl_worker.trainers.torch.model.trials import generators_kept
 from elasticdl_worker.user_code import ModelModule
 
 _SAMPLE_RECORDS = 4
+_MOST = 10_000
 
 
 class TorchInputPipeline:
@@ -51,6 +57,7 @@ class TorchInputPipeline:
         self._fed = 0
         self.ordered = True
         self._feed = module.feed or default_feed(reader) or module.need("feed")
+        self._looked_through = module.feed is None
 
     def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard; one shard at a time.
@@ -59,6 +66,7 @@ class TorchInputPipeline:
             DataError: the data cannot be read.
             UserCodeError: ``feed``, ``collate`` or the user's reader raised.
         """
+        self._look_through(shard if reading is None else reading.example(LOOKED_AT))
         self._fed = 0
         records = self._records
         records.begin(shard, reading)
@@ -91,6 +99,25 @@ class TorchInputPipeline:
         for features, _, _, _ in self._batches(records, FedRecords(self._reader, records, few), few, None):
             return features
         return None
+
+    def _look_through(self, records: Shard) -> None:
+        """Once: refuses a ``feed`` that makes samples of several records."""
+        if not self._looked_through:
+            self._looked_through = True
+            kept = functools.partial(generators_kept, nn.Module(), self._module.roots)
+            refuse_combining(self._samples_of, records, kept, self._module.path)
+
+    def _samples_of(self, ranges: Sequence[Shard]) -> list[bytes]:
+        found: list[bytes] = []
+        for few in ranges:
+            records = TaskRecords(self._reader, self._module)
+            records.begin(few)
+            given = FedRecords(self._reader, records, few)
+            rows = list(itertools.islice(samples_of(self._feed(given, self._mode, self._reader.metadata)), _MOST))
+            if given.most < few.records or len(rows) == _MOST:
+                raise UserCodeError("it takes others, or gives samples without end", fix=ONCE)
+            found += map(as_bytes, rows)
+        return found
 
     def _batches(
         self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None

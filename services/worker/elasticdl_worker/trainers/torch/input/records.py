@@ -18,7 +18,8 @@ ONCE = "go over the records once, each sample as often as it is to count: --num_
 class FedRecords(IterableDataset[Any]):
     """The records of the present task; each iteration reads them anew.
 
-    Records are ``bytes``, dicts by column name (CSV), or what a custom reader yields.
+    Records are ``bytes``, dicts by column name (CSV), or what a custom reader yields; windows are lists
+    of ``bytes``, or dicts of a list for each column.
 
     Args:
         reader: of the records.
@@ -36,8 +37,7 @@ class FedRecords(IterableDataset[Any]):
         self.given = self.most = self.passes = self.rows = 0
         self._records = records
         self._shard = shard
-        kind = reader.records_kind.kind
-        self._names = list(reader.metadata.column_names) if kind == "columns" else []
+        self._kind, self._names = reader.records_kind, reader.metadata.column_names
 
     def __len__(self) -> int:
         """Number of records, those that cannot be read included."""
@@ -51,7 +51,7 @@ class FedRecords(IterableDataset[Any]):
             for record in records:
                 self.given += 1
                 self.most = max(self.most, self.given)
-                yield dict(zip(self._names, record, strict=True)) if self._names else record
+                yield self._kind.named(record, self._names)
         self.passes += 1
 
 

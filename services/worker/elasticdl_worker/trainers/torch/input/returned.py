@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -49,10 +50,8 @@ class Returned:
             self.ready = True
             inner = getattr(made, "_minibatches", None)
             made = self._counting(inner) if isinstance(inner, DataLoader) else made
-        elif isinstance(made, Dataset) and not isinstance(made, IterableDataset):
-            if not hasattr(made, "__len__"):
-                raise UserCodeError("feed returned a Dataset without a length", fix="write its __len__")
-            made = map(made.__getitem__, range(len(made)))
+        elif isinstance(made, Dataset):
+            made = _each_of(made)
         if isinstance(made, str | bytes | dict) or not isinstance(made, Iterable):
             raise UserCodeError(
                 f"feed in {where} returned a {type(made).__name__}",
@@ -103,6 +102,36 @@ class Returned:
             return collate(samples)
 
         return noting
+
+
+def samples_of(made: object) -> Iterator[Any]:
+    """The single samples of what ``feed`` returned; none where nobody can tell them from minibatches."""
+    inner = getattr(made, "_minibatches", None) if isinstance(made, Minibatches) else made
+    dataset = inner.dataset if isinstance(inner, DataLoader) else inner
+    if (inner is not made and dataset is inner) or not isinstance(dataset, Iterable | Dataset):
+        return iter(())
+    return iter(_each_of(dataset) if isinstance(dataset, Dataset) else dataset)
+
+
+def _each_of(dataset: Dataset[Any]) -> Iterable[Any]:
+    if isinstance(dataset, IterableDataset):
+        return dataset
+    if not hasattr(dataset, "__len__"):
+        raise UserCodeError("feed returned a Dataset without a length", fix="write its __len__")
+    return map(dataset.__getitem__, range(len(dataset)))
+
+
+def as_bytes(sample: Any) -> bytes:
+    """A sample as bytes, equal for equal ones."""
+    if isinstance(sample, Mapping):
+        sample = tuple(itertools.chain.from_iterable(sample.items()))
+    if isinstance(sample, tuple | list):
+        return b"(" + b",".join(map(as_bytes, sample)) + b")"
+    if isinstance(sample, torch.Tensor):
+        sample = sample.detach().cpu().numpy()
+    if isinstance(sample, np.ndarray) and sample.dtype != object:
+        return repr((sample.dtype, sample.shape)).encode() + sample.tobytes()
+    return repr(sample).encode()
 
 
 class _Noting:
