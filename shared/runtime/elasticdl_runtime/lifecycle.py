@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,6 +97,17 @@ async def end_all(*futures: asyncio.Future[Any]) -> None:
         for future in futures:
             if future.done() and not future.cancelled():
                 future.exception()  # retrieved: nobody else may ask
+
+
+async def to_its_end(change: Coroutine[Any, Any, T]) -> T:
+    """Makes a change of several steps. Who is cancelled meanwhile goes on only when it has been made, or has failed.
+
+    Args:
+        change: it; its deadlines are those of what it awaits.
+    """
+    task = asyncio.create_task(change)
+    await settle(task)
+    return task.result()
 
 
 async def in_thread(

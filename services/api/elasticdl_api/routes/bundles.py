@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import tempfile
@@ -24,6 +25,7 @@ from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read
 from elasticdl_core.errors import NotFoundError
 from elasticdl_runtime import durable
 from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex
+from elasticdl_runtime.lifecycle import in_thread
 
 router = APIRouter(tags=["bundles"])
 Digest = Annotated[
@@ -53,15 +55,14 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
     await api.disk.require_room(user.home)
     directory = api.settings.bundles_dir
     await asyncio.to_thread(durable.make_folder, directory)
-    descriptor, name = await asyncio.to_thread(tempfile.mkstemp, prefix=".upload-", dir=directory)
-    path = Path(name)
+    descriptor, path = await in_thread(functools.partial(_open_upload, directory), abandon=_abandon)
     try:
         size = await _receive(request, descriptor, digest)
         await api.examiners.examine_bundle(path, namespace=user.home)
-        await asyncio.to_thread(durable.place, path, directory / f"{digest_hex(digest)}.zip")
+        await in_thread(lambda: durable.place(path, directory / f"{digest_hex(digest)}.zip"))
         await api.jobs.add_bundle(user, digest, size)
     finally:
-        await asyncio.to_thread(path.unlink, missing_ok=True)
+        await in_thread(lambda: path.unlink(missing_ok=True))
     return JSONResponse({"digest": digest, "size": size}, status_code=201)
 
 
@@ -96,6 +97,17 @@ async def _find(api: Api, user: User, digest: str) -> Path:
     if path is None:
         raise NotFoundError(f"there is no bundle {digest}", fix="upload it with PUT /bundles/{digest}")
     return path
+
+
+def _open_upload(directory: Path) -> tuple[int, Path]:
+    descriptor, name = tempfile.mkstemp(prefix=".upload-", dir=directory)
+    return descriptor, Path(name)
+
+
+def _abandon(upload: tuple[int, Path]) -> None:
+    descriptor, path = upload
+    os.close(descriptor)
+    path.unlink()
 
 
 async def _receive(request: Request, descriptor: int, digest: str) -> int:

@@ -32,6 +32,7 @@ from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, Sp
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_runtime.lifecycle import to_its_end
 from elasticdl_runtime.tree_removal import remove_tree
 
 _log = structlog.get_logger(__name__)
@@ -250,7 +251,12 @@ _request_route(JobRequest.RESUME, "Resume a suspended job", "It waits for capaci
 )
 async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch = None) -> Response:
     """Removes the job with its events, logs, checkpoints and artifacts in the job's own directory."""
-    await api.jobs.delete(files.plain_name(job_id), user=user, if_match=if_match)
+    await to_its_end(_remove(api, user, files.plain_name(job_id), if_match))
+    return Response(status_code=204)
+
+
+async def _remove(api: Api, user: User, job_id: str, if_match: str | None) -> None:
+    await api.jobs.delete(job_id, user=user, if_match=if_match)
     if api.launcher is not None:
         try:
             await api.launcher.terminate_job(job_id, grace_s=1.0)
@@ -258,7 +264,6 @@ async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch 
             pass  # LeftoverCleanup ends the processes of jobs that are not there any more
     if (failed := await asyncio.to_thread(remove_tree, api.settings.job_dir(job_id))) is not None:
         _log.warning("files of a deleted job stay until the next clean-up", job=job_id, error=str(failed))
-    return Response(status_code=204)
 
 
 async def _refuse_impossible(api: Api, job_id: str, changes: Mapping[str, Any]) -> None:

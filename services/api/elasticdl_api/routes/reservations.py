@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -18,6 +19,7 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_core.errors import NotFoundError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
+from elasticdl_runtime.lifecycle import to_its_end
 
 DEFAULT_GRACE_S = 30.0
 router = APIRouter(tags=["cluster"])
@@ -110,8 +112,8 @@ async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user
     they are told at once; whoever stays longer than ``grace_s`` seconds is ended. Free slots are granted at once.
     """
     launcher = _agent(api)
-    await launcher.reserve(name, wanted.slots, grace_s=wanted.grace_s)
-    await _changed(api, user, "reservation.put", name, wanted.model_dump())
+    reserve = functools.partial(launcher.reserve, name, wanted.slots, grace_s=wanted.grace_s)
+    await to_its_end(_change(api, user, "reservation.put", name, wanted.model_dump(), reserve))
     return _named(await launcher.capacity(), name)
 
 
@@ -124,8 +126,7 @@ async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user
 )
 async def delete_reservation(name: Name, api: Api, user: User) -> Response:
     """Gives the slots back to jobs."""
-    await _agent(api).release(name)
-    await _changed(api, user, "reservation.delete", name, {})
+    await to_its_end(_change(api, user, "reservation.delete", name, {}, functools.partial(_agent(api).release, name)))
     return Response(status_code=204)
 
 
@@ -142,11 +143,15 @@ def _named(capacity: CapacityInfo, name: str) -> Any:
     raise NotFoundError(f"no slots are reserved for {name!r}", fix="list the reservations")
 
 
-async def _changed(api: Api, user: User, action: str, name: str, detail: Mapping[str, Any]) -> None:
-    """Writes down what was done at the agent, and tells the scheduler.
+async def _change(
+    api: Api, user: User, action: str, name: str, detail: Mapping[str, Any], do: Callable[[], Awaitable[None]]
+) -> None:
+    """Does something at the agent, writes it down, and tells the scheduler.
 
-    It listens where changes of jobs are told; it would look by itself some seconds later.
+    It listens where changes of jobs are told; it would look by itself some seconds later. What cannot be written down
+    is not done.
     """
     async with api.database.transaction() as connection:
         await audit.record(connection, user, action, name, detail)
+        await do()
         await connection.execute(text("SELECT pg_notify('elasticdl_jobs', '')"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Text, case, delete, func, literal, null, select, text, type_coerce, update
+from sqlalchemy import Table, Text, case, delete, func, literal, null, or_, select, text, type_coerce, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -246,14 +246,13 @@ class MasterStore:
 
     async def commit_checkpoint(self, job_id: str, epoch: int, *, version: int, manifest: Mapping[str, Any]) -> None:
         """Commits a checkpoint: from now on it exists."""
-        row = upsert(t.checkpoints).values(job_id=job_id, version=version, manifest=dict(manifest))
-        changes = {"manifest": row.excluded.manifest, "committed_at": func.now()}
+        key, values = {"job_id": job_id, "version": version}, {"manifest": dict(manifest)}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
-            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "version"], set_=changes))
-            await add_event(
-                connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version}
-            )
+            if await _put(connection, t.checkpoints, key, values, committed_at=func.now()):
+                await add_event(
+                    connection, job_id, "checkpoint", f"checkpoint of version {version}", {"version": version}
+                )
             failpoint("api.before_checkpoint_commit")
 
     async def forget_checkpoint(self, job_id: str, epoch: int, *, version: int, directory: str = "") -> None:
@@ -280,27 +279,20 @@ class MasterStore:
 
     async def record_evaluation(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Records an evaluation: ``number``, ``model_version``, ``training_epoch``, ``metrics``."""
-        row = upsert(t.evaluations).values(job_id=job_id, **values)
-        changes = {name: row.excluded[name] for name in ("model_version", "training_epoch", "metrics")}
+        key = {"job_id": job_id, "number": values["number"]}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
-            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "number"], set_=changes))
-            await add_event(
-                connection,
-                job_id,
-                "evaluation",
-                f"evaluation {values['number']} at version {values['model_version']}",
-                dict(values),
-            )
+            if await _put(connection, t.evaluations, key, values):
+                message = f"evaluation {values['number']} at version {values['model_version']}"
+                await add_event(connection, job_id, "evaluation", message, dict(values))
 
     async def record_artifact(self, job_id: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Records an artifact: ``name``, ``path``, ``size``, ``sha256``."""
-        row = upsert(t.artifacts).values(job_id=job_id, **values)
-        changes = {name: row.excluded[name] for name in ("path", "size", "sha256")}
+        key = {"job_id": job_id, "name": values["name"]}
         async with self._database.transaction() as connection:
             await _locked(connection, job_id, epoch)
-            await connection.execute(row.on_conflict_do_update(index_elements=["job_id", "name"], set_=changes))
-            await add_event(connection, job_id, "artifact", f"artifact {values['name']}", dict(values))
+            if await _put(connection, t.artifacts, key, values):
+                await add_event(connection, job_id, "artifact", f"artifact {values['name']}", dict(values))
 
     async def get(self, job_id: str) -> JobRecord:
         """The job."""
@@ -333,6 +325,21 @@ async def _locked(connection: AsyncConnection, job_id: str, epoch: int) -> JobRe
     if row is None:
         raise _fenced(job_id)
     return JobRecord.of(row)
+
+
+async def _put(
+    connection: AsyncConnection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any], **besides: Any
+) -> bool:
+    """Writes a row, over the one of that key if there is one; returns whether that changed anything.
+
+    What is told twice, because the answer to the first was lost, is an event once.
+    """
+    row = upsert(table).values(**{**key, **values})
+    columns = [name for name in values if name not in key]
+    differs = or_(*(table.c[name].is_distinct_from(row.excluded[name]) for name in columns))
+    changes = {name: row.excluded[name] for name in columns} | besides
+    query = row.on_conflict_do_update(index_elements=list(key), set_=changes, where=differs)
+    return (await connection.execute(query.returning(table.c.job_id))).first() is not None
 
 
 async def _beginning_with(connection: AsyncConnection, directory: str, *, besides: str) -> str | None:
