@@ -220,6 +220,7 @@ class ServerOperations:
         parts = await self._control.save(str(directory), one_version=self._has_rounds)
         if parts.ended:
             save = self._machine.epochs.advanced(save, parts.ended)
+        description = self._machine.gate.description
         manifest: Manifest = {
             **self._provenance,
             "version": parts.version,
@@ -234,6 +235,7 @@ class ServerOperations:
             "done": save.done,
             "start_version": self._machine.version.start,
             "columns": self._machine.plans.columns or [],
+            "layers": description.get("layers", {}) if description else {},
         }
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(commit_manifest, manifest)

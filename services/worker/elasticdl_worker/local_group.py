@@ -93,7 +93,7 @@ class LocalGroup:
 
     def restore(self, path: Path) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
-        directory, files, _ = locate_checkpoint(path)
+        directory, files, _ = locate_checkpoint(path, self._replica.layout.layers)
         self._replica.load(read_state(str(directory), files, self._replica.layout)[0])
         self._begun = self._replica.version
 

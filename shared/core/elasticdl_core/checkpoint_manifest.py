@@ -7,6 +7,8 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
 
+from elasticdl_core.errors import InvalidInputError
+
 
 class ManifestFile(TypedDict):
     """A file of one parameter server; ``ps`` says which one wrote it."""
@@ -54,6 +56,7 @@ class Manifest(TypedDict):
         start_version: the model version that the job began at.
         columns: the names of the columns that the model was trained on, in the order of a record; empty where records
             have none.
+        layers: what names of layers stand for in the module, as far as it says that.
     """
 
     version: int
@@ -72,6 +75,29 @@ class Manifest(TypedDict):
     done: NotRequired[Mapping[str, Any]]
     start_version: NotRequired[int]
     columns: NotRequired[list[str]]
+    layers: NotRequired[dict[str, str]]
+
+
+def check_same_layers(saved: Mapping[str, str], present: Mapping[str, str]) -> None:
+    """Refuses a checkpoint of which a layer has another name in the model, while its own name is another layer's.
+
+    Args:
+        saved: what the names of layers stood for when the checkpoint was written.
+        present: what they stand for in the model.
+
+    Raises:
+        InvalidInputError: with the layer and both names.
+    """
+    places = {origin: name for name, origin in present.items()}
+    for name, origin in sorted(saved.items()):
+        now = places.get(origin, name)
+        if now != name and name in present:
+            raise InvalidInputError(
+                f"in the checkpoint the layer {name} is the module's {origin}, which is {now} in the model, where "
+                f"{name} is {present[name]}: each would get the other's weights",
+                fix="make the layers in the order in which they were made then, or give each a name: "
+                "Embedding(..., name='user')",
+            )
 
 
 def newness(manifest: Mapping[str, Any]) -> tuple[float, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
 
 
@@ -58,6 +60,7 @@ class ModelDescription(TypedDict):
         optimizer: None where nothing is trained.
         callbacks: what they ask for.
         keras: version of Keras.
+        layers: what names of layers stand for in the module, as far as it says that; workers have said so since 0.3.
     """
 
     has: dict[str, bool]
@@ -68,3 +71,4 @@ class ModelDescription(TypedDict):
     optimizer: OptimizerEntry | None
     callbacks: CallbackSettings
     keras: str
+    layers: NotRequired[dict[str, str]]

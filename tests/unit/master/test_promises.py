@@ -174,3 +174,25 @@ def test_a_task_that_was_leased_before_the_master_saw_that_all_ps_answer_is_kept
     answer = finish(world.dispatcher.report(lease.task, lease.token, owner))
     assert answer.outcome is Outcome.ACCEPTED
     assert world.machine.recovery.redone == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "state"), [({"a": "user"}, JobState.SUCCEEDED), ({"a": "item", "b": "user"}, JobState.FAILED)]
+)
+def test_a_checkpoint_whose_layers_have_other_names_in_the_model_ends_the_job(
+    now: dict[str, str], state: JobState
+) -> None:
+    before = make_world()
+    run(before, ended)
+    (manifest,) = before.manifests
+    spec = {**before.spec.to_mapping(), "checkpoint_dir_for_init": "/elsewhere"}
+    world = World(8, JobSpec.from_mapping(spec), before.shards)
+    world.initial = {**manifest, "directory": "/elsewhere/1", "layers": {"a": "user", "b": "item"}}
+    world.checkpoints["/elsewhere/1"] = before.checkpoints[manifest["directory"]]
+    world.description = {"callbacks": {}, "layers": now}
+    world.start_master()
+    run(world, ended)
+    assert world.state is state, world.detail
+    if state is JobState.FAILED:
+        assert "which is b in the model" in str(world.detail)
+        assert not any(task.type is TaskType.TRAINING for task, _ in world.leased), "before the first record"

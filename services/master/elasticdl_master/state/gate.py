@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.checkpoint_manifest import check_same_layers
+from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_core.training_rules import DeclaredRules, TrainingRules
@@ -61,6 +62,7 @@ class TrainingGate:
                 self.description = description
                 if first:
                     self._read_rules()
+                    self._compare_layers(description)
             case ev.TasksLeased(leases):
                 return self._leased(leases, now)
             case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION_SUMMARY)):
@@ -147,6 +149,14 @@ class TrainingGate:
         try:
             self.rules.check()
         except UserCodeError as error:
+            self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+
+    def _compare_layers(self, description: ModelDescription) -> None:
+        """Ends a job whose checkpoint has other layers under the names of the model's."""
+        initial = self._checkpoints.book.initial
+        try:
+            check_same_layers(initial.get("layers", {}) if initial else {}, description.get("layers", {}))
+        except InvalidInputError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
 
     def _leased(self, leases: Iterable[Lease], now: float) -> list[Instruction]:

@@ -147,12 +147,14 @@ class ModelLayout:
         slots: names of its slots, each of the shape of a trained parameter, as the parameter servers name them and in
             their order.
         looked_up: names of the parameters that a minibatch needs some rows of (embeddings).
+        layers: what names of layers stand for in the module, as far as it says that.
     """
 
     dense: Sequence[DenseSpec]
     optimizer: OptimizerSpec
     slots: tuple[str, ...]
     looked_up: frozenset[str] = frozenset()
+    layers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

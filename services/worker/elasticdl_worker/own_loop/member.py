@@ -92,7 +92,7 @@ class ScriptMember:
             records = ScriptRecords(self._spec, self._zoo, self._exchange.size)
             replica = ScriptReplica(self._spec, self._exchange, records)
             script = ModelModule(self._zoo, (self._zoo,), build_model=lambda: None)
-            self._session.describe_model(describe(script, replica.layout.dense, (), None, DeclaredRules(), {}))
+            self._session.describe_model(describe(script, replica.layout.dense, (), None, DeclaredRules(), {}, {}))
             others = _OtherScriptTasks(self._exchange, records, self._session, self._job_dir)
             loop = MemberLoop(
                 self._membership, self._spec, replica, self._session, others.run, self._traces, self._on_first_step

@@ -20,6 +20,7 @@ def describe(
     optimizer: OptimizerSpec | None,
     declared: DeclaredRules,
     versions: Mapping[str, str],
+    layers: Mapping[str, str],
 ) -> ModelDescription:
     """Makes the description, as JSON data."""
     tables = list(tables)
@@ -32,4 +33,5 @@ def describe(
         "optimizer": {"name": optimizer.name, "params": dict(optimizer.params)} if optimizer else None,
         "callbacks": declared.to_mapping(),
         "keras": versions.get("keras", ""),
+        "layers": dict(layers),
     }

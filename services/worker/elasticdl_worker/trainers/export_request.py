@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.checkpoint_manifest import Manifest, check_same_layers
 from elasticdl_core.job import JobSpec
 from elasticdl_core.training_rules import DeclaredRules, export_formats
 from elasticdl_runtime.checkpoint_files import CheckpointContent, CheckpointFile, read_checkpoint
@@ -31,12 +32,14 @@ class ExportRequest:
         files: its files.
         output: the directory to write into.
         formats: by name, e.g. ``keras``.
+        layers: what the checkpoint's names of layers stand for, as far as it says that.
     """
 
     directory: str
     files: tuple[CheckpointFile, ...]
     output: Path
     formats: tuple[str, ...]
+    layers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, payload: ExportPayload, spec: JobSpec, job_dir: Path, declared: DeclaredRules) -> ExportRequest:
@@ -50,7 +53,10 @@ class ExportRequest:
         """
         output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
         formats = export_formats(payload.get("formats") or spec.export_formats.split(","), declared)
-        return cls(str(payload["checkpoint_directory"]), _files(payload["manifest"]), output, formats)
+        manifest = payload["manifest"]
+        return cls(
+            str(payload["checkpoint_directory"]), _files(manifest), output, formats, manifest.get("layers", {})
+        )
 
     def read(self) -> CheckpointContent:
         """Reads the checkpoint.
@@ -61,33 +67,45 @@ class ExportRequest:
         return read_checkpoint(self.directory, self.files)
 
 
-def locate_checkpoint(path: Path) -> tuple[Path, tuple[CheckpointFile, ...], int]:
+def locate_checkpoint(
+    path: Path, layers: Mapping[str, str] | None = None
+) -> tuple[Path, tuple[CheckpointFile, ...], int]:
     """Finds the checkpoint that a local run begins with, by the rule of all masters.
+
+    Args:
+        path: the directory.
+        layers: what names of layers stand for in the model that shall begin with it.
 
     Returns:
         Its directory, files and model version.
 
     Raises:
         DataError: there is no checkpoint, or its manifest is damaged.
+        InvalidInputError: layers changed their names.
     """
     manifest = find_manifest(str(path))
+    check_same_layers(manifest.get("layers", {}), layers or {})
     return Path(manifest["directory"]), _files(manifest), manifest["version"]
 
 
-def find_checkpoint(path: Path, *, with_slots: bool) -> tuple[CheckpointContent, int]:
+def find_checkpoint(
+    path: Path, *, with_slots: bool, layers: Mapping[str, str] | None = None
+) -> tuple[CheckpointContent, int]:
     """Reads a checkpoint for a local run, which is found as ``locate_checkpoint`` does it.
 
     Args:
         path: the directory.
         with_slots: whether with the optimizer's slots.
+        layers: as for ``locate_checkpoint``.
 
     Returns:
         The checkpoint, and its model version.
 
     Raises:
         DataError: there is no checkpoint, or it is damaged.
+        InvalidInputError: layers changed their names.
     """
-    directory, files, version = locate_checkpoint(path)
+    directory, files, version = locate_checkpoint(path, layers)
     return read_checkpoint(directory, files, with_slots=with_slots), version
 
 

@@ -148,6 +148,10 @@ class TrainedModel(Protocol):
         """Names of the outputs."""
 
     @property
+    def layers(self) -> Mapping[str, str]:
+        """What names of layers stand for in the module, as far as it says that and the names do not."""
+
+    @property
     def tables(self) -> Mapping[str, TableSpec]:
         """The embedding tables by name."""
 

@@ -64,7 +64,9 @@ def prepare_member(
         warm_up(replica, first_records(spec, module, sources))
     others.use(PresentParameters(replica, module))
     layout = replica.layout
-    session.describe_model(describe(module, layout.dense, (), layout.optimizer, declared, framework.versions))
+    session.describe_model(
+        describe(module, layout.dense, (), layout.optimizer, declared, framework.versions, layout.layers)
+    )
     return PreparedMember(replica, others)
 
 

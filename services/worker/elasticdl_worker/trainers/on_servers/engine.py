@@ -115,7 +115,7 @@ class ParameterServerEngine:
         self._session.call(self._parameters.ensure_model(job.model.values(), job.dense, job.tables, served, mode))
         job.model.vary_randomness(self._worker_index)
         self._session.describe_model(
-            describe(module, job.dense, job.tables, optimizer, declared, self._framework.versions)
+            describe(module, job.dense, job.tables, optimizer, declared, self._framework.versions, job.model.layers)
         )
         self._start_reading()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from elasticdl_core.checkpoint_manifest import check_same_layers
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_worker.parameters import Rows
@@ -39,6 +40,7 @@ def export_checkpoint(
     """
     content = request.read()
     model = build_model(module, features_spec, BuildOptions(None, seed))
+    check_same_layers(request.layers, model.layers)
     open_tables = load_into(model, content)
     return export_model(model, request.output, request.formats, open_tables, content.table_specs)
 

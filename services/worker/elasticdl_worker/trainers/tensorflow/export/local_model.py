@@ -27,7 +27,9 @@ class LocalModel(LocalTrainer):
         Raises:
             DataError: there is no checkpoint, or it is damaged.
         """
-        content, self.start_version = find_checkpoint(path, with_slots=self.optimizer is not None)
+        content, self.start_version = find_checkpoint(
+            path, with_slots=self.optimizer is not None, layers=self.model.layers
+        )
         for name, rows in load_into(self.model, content).items():
             self.tables.tables[name].fill(*rows)
         self.rebuild()  # around tables that grew

@@ -16,6 +16,7 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, raw
 from elasticdl_worker.trainers.tensorflow.model import embeddings
 from elasticdl_worker.trainers.tensorflow.model.constraints import constraint_of
 from elasticdl_worker.trainers.tensorflow.model.contract import check_model
+from elasticdl_worker.trainers.tensorflow.model.layer_origins import layer_origins
 from elasticdl_worker.trainers.tensorflow.model.loading import begin_build
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TABLE_WEIGHT, excludes, uses_weight_decay
 from elasticdl_worker.trainers.tensorflow.model.state import ModelState
@@ -90,6 +91,11 @@ class PreparedModel:
     def tables(self) -> dict[str, TableSpec]:
         """The embedding tables by name."""
         return self.registry.tables
+
+    @property
+    def layers(self) -> Mapping[str, str]:
+        """What names of layers stand for in the module."""
+        return layer_origins(self.keras_model)
 
     def trained_tables(self) -> list[str]:
         """Names of the tables whose layer is trainable."""

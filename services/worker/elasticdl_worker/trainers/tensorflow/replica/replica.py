@@ -111,7 +111,11 @@ class KerasReplica:
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
         self._layout = ModelLayout(
-            model.dense_specs(optimizer), translated.spec, self._slots.names, frozenset(model.looked_up())
+            model.dense_specs(optimizer),
+            translated.spec,
+            self._slots.names,
+            frozenset(model.looked_up()),
+            model.layers,
         )
         self._forward: Callable[[Features], Predictions] | None = None
         self._all_values: CompiledFunction[list[Tensor]] | None = None

@@ -121,6 +121,11 @@ class BuiltModel:
         self._split(frozenset(id(one) for one in parameters))
 
     @property
+    def layers(self) -> Mapping[str, str]:
+        """Nothing: parameters have the names of the attributes that they are in."""
+        return {}
+
+    @property
     def tables(self) -> Mapping[str, TableSpec]:
         """The embedding tables by name."""
         return self.registry.tables
