@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from elasticdl_core.checkpoint_manifest import check_same_layers
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.model import layer_origins
 
@@ -86,6 +86,6 @@ def test_a_local_run_refuses_a_checkpoint_of_layers_in_another_order(make_spec: 
         "checkpoint_dir_for_init": str(tmp_path),
     }
     # In the same order it is the files that are missing.
-    for sides, message in (("user,item", "no parameter"), ("item,user", "which is embedding_1 in the model")):
-        with pytest.raises(InvalidInputError, match=message):
+    for sides, message in (("user,item", "has the parts"), ("item,user", "which is embedding_1 in the model")):
+        with pytest.raises(ElasticDLError, match=message):
             run_local(make_spec(**fields, model_params={"sides": sides}), tmp_path / "out", lambda event: None)
