@@ -1,7 +1,7 @@
 """For PyTorch: what model modules and training loops of one's own use beside PyTorch itself.
 
-Modules: embeddings without a bound on their ids, and ready minibatches from ``feed``. Loops: ``ElasticDataset``,
-``distributed_optimizer``, ``run`` and ``output_dir``. Importing this package imports PyTorch
+Modules: embeddings without a bound on their ids, ready minibatches from ``feed``, and ``metrics``. Loops:
+``ElasticDataset``, ``distributed_optimizer``, ``run`` and ``output_dir``. Importing this package imports PyTorch
 (the extra ``torch``).
 """
 
@@ -11,10 +11,11 @@ from elasticdl.extras import require
 
 require("elasticdl.torch", "torch")
 
-from elasticdl.torch.dataset import ElasticDataset  # noqa: E402 - what it needs is checked first
+from elasticdl.torch import metrics  # noqa: E402 - what it needs is checked first
+from elasticdl.torch.dataset import ElasticDataset  # noqa: E402
 from elasticdl.torch.distributed import distributed_optimizer  # noqa: E402
 from elasticdl.torch.embedding import OpenEmbedding as Embedding  # noqa: E402
 from elasticdl.torch.looping import output_dir, run  # noqa: E402
 from elasticdl.torch.minibatches import Minibatches  # noqa: E402
 
-__all__ = ["ElasticDataset", "Embedding", "Minibatches", "distributed_optimizer", "output_dir", "run"]
+__all__ = ["ElasticDataset", "Embedding", "Minibatches", "distributed_optimizer", "metrics", "output_dir", "run"]
