@@ -1,5 +1,5 @@
 /** The audit log: who changed what, the latest first. Its filters are in the address. */
-import { html } from "../../lib.js";
+import { html, useEffect, useState } from "../../lib.js";
 import { href, setQuery } from "../../address.js";
 import { Button, Panel } from "../../ui/elements.js";
 import { Empty } from "../../ui/states.js";
@@ -14,15 +14,22 @@ export function Changes({ query }) {
   const filters = Object.fromEntries(FILTERS.map((name) => [name, query[name] || null]));
   const listed = usePages("/audit", { ...filters, limit: 50 });
   const given = FILTERS.filter((name) => filters[name]);
-  const set = (name) => (event) => setQuery({ [name]: event.target.value.trim() || null });
   return html`<${Panel} title="Audit log" note="every change that a user made, the latest first" class="flush">
-    <div class="filters">${FILTERS.map((name) => html`<label key=${name} class="row"><span class="hidden">${`Only of that ${name}`}</span>
-      <input type="search" placeholder=${name} maxlength="100" value=${filters[name] || ""} onChange=${set(name)} /></label>`)}
+    <div class="filters">${FILTERS.map((name) => html`<${Filter} key=${name} name=${name} given=${filters[name] || ""} />`)}
       ${given.length > 0 && html`<${Button} kind="quiet" onClick=${() => setQuery(Object.fromEntries(FILTERS.map((name) => [name, null])))}>Clear filters<//>`}</div>
     <${Listed} of=${listed} what="the log">${(data) => html`<${Table} caption="Changes" rows=${data.entries} id=${(one) => one.id} busy=${listed.loading} columns=${COLUMNS}
       empty=${html`<${Empty} title=${given.length ? "No change matches" : "Nothing was changed yet"} />`} />`}<//>
     ${listed.turn}
   <//>`;
+}
+
+/** What is typed stays while the list is drawn anew, until it is given or the address changes. */
+function Filter({ name, given }) {
+  const [text, setText] = useState(given);
+  useEffect(() => setText(given), [given]);
+  return html`<label class="row"><span class="hidden">${`Only of that ${name}`}</span>
+    <input type="search" placeholder=${name} maxlength="100" value=${text} onInput=${(event) => setText(event.target.value)}
+      onChange=${(event) => setQuery({ [name]: event.target.value.trim() || null })} /></label>`;
 }
 
 const COLUMNS = [
