@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - numpy knows its types by name then
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -95,6 +96,26 @@ def test_a_parquet_file_has_columns_of_the_outputs_types(tmp_path: Path) -> None
     np.testing.assert_array_equal(found["score"].to_numpy(), OUTPUTS["score"][:, 0])
     np.testing.assert_array_equal(np.array(found["pair"].to_pylist()), OUTPUTS["pair"])
     assert found["kind"].to_pylist() == OUTPUTS["kind"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "int4", "uint4", "qint8"])
+def test_small_types_are_numbers_in_every_format(tmp_path: Path, kind: str) -> None:
+    """bfloat16 was written into an npz as ``|V2``, and crashed Parquet."""
+    given = np.array([[1.5, 2.0], [3.0, 4.0]]).astype(np.int8 if kind == "qint8" else np.dtype(kind))
+    wanted = given.astype(np.float64)
+    if kind == "qint8":
+        given = given.view(np.dtype([("qint8", np.int8)]))
+    paths = {}
+    for form in ("npz", "csv", "parquet"):
+        sink = PredictionWriter(module(), tmp_path / form, 0, form)
+        with sink.write_task(SHARD) as write:
+            write(given, 100)
+        (paths[form],) = (tmp_path / form).iterdir()
+    with np.load(paths["npz"]) as found:
+        np.testing.assert_array_equal(found["predictions"] + 0.0, wanted)
+    np.testing.assert_array_equal(np.array(pq.read_table(paths["parquet"])["predictions"].to_pylist()), wanted)
+    rows = [[float(value) for value in line.split(",")[-2:]] for line in paths["csv"].read_text().splitlines()[1:]]
+    np.testing.assert_array_equal(rows, wanted)
 
 
 def test_a_record_that_nobody_knows_has_no_number(tmp_path: Path) -> None:

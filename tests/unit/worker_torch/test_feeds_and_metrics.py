@@ -31,7 +31,7 @@ from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.input.returned import count_rows
-from elasticdl_worker.trainers.torch.model.metrics import make_metrics
+from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
@@ -643,3 +643,29 @@ def test_a_program_begins_rows_as_the_parameter_servers_do(kind: str, params: di
     ids = np.array([0, 1, -5, 2**62, 123456789012], np.int64)
     rows = TorchInitialRows(table)(torch.from_numpy(ids)).numpy()
     np.testing.assert_allclose(rows, first_rows(table, ids), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_small_and_quantised_types_are_the_numbers_that_they_stand_for() -> None:
+    """float8 and quantised outputs could not be predicted, and metrics of bfloat16 not be computed."""
+    values = torch.tensor([[0.5, -2.0], [1.0, 3.0]])
+    kinds: list[Any] = [values.to(torch.bfloat16), values.to(torch.float8_e4m3fn), values.to_sparse()]
+    kinds.append(torch.quantize_per_tensor(values, 0.5, 10, torch.quint8))
+    for given in kinds:
+        found = to_numpy({"y": given})
+        assert isinstance(found, dict)
+        assert found["y"].dtype == np.float32
+        np.testing.assert_array_equal(found["y"], values.numpy())
+    module = ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: {"bias": lambda y, p: p - y})
+    made = make_metrics(module, None, ())
+    made.update(torch.zeros(2, 2), values.to(torch.bfloat16), 2)
+    assert made.results(made.state()) == {"bias": 0.625}
+
+
+def test_a_curve_is_refused_by_what_it_computes() -> None:
+    """It was "all input arrays must have the same shape", which is numpy's word for what nobody had written."""
+    given = {"roc": torchmetrics.classification.BinaryPrecisionRecallCurve(thresholds=5)}
+    made = make_metrics(ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: given), None, ())
+    with pytest.raises(UserCodeError, match=r"roc computes 3 arrays of different shapes, \[6\], \[6\], \[5\]") as told:
+        made.of_minibatch(torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.8, 0.4]), 3)
+    assert "area under the curve" in told.value.fix

@@ -109,6 +109,9 @@ class MetricKind(Protocol):
     def cut(self, values: Tensors, start: int, end: int) -> Tensors:
         """Some of the records of nested tensors; None if they cannot be cut."""
 
+    def numbers(self, values: Any) -> NDArray[np.float64]:
+        """A tensor of any type, an array or a number as an array."""
+
 
 class ModuleMetrics(Metrics):
     """The metrics of a model module.
@@ -167,7 +170,7 @@ class ModuleMetrics(Metrics):
                 if name not in self._compared:
                     self._kind.check_function(f"the metric {name}", function, *picked)
                     self._compared.add(name)
-                values = np.asarray(function(*picked), dtype=np.float64)
+                values = self._kind.numbers(function(*picked))
                 if records > 1 and name not in self._tried:
                     shown = what_is_given(self._kind, name, function, picked, values, records)
                     if shown is not None:
@@ -315,7 +318,7 @@ def what_is_given(
     halves = [half for half in (kind.cut(given, 0, at), kind.cut(given, at, records)) if half is not None]
     if len(halves) < 2 or not np.all(np.isfinite(whole)):
         return None
-    first, second = (np.asarray(function(*half), dtype=np.float64) for half in halves)
+    first, second = (kind.numbers(function(*half)) for half in halves)
     found, together = float(whole.sum()), float(first.sum() + second.sum())
     as_many = whole.size == first.size + second.size
     what: Given = "values" if whole.size > 1 or (whole.ndim and as_many) else "mean"
@@ -335,6 +338,32 @@ def what_is_given(
     if not close or (what == "values" and not as_many):
         raise refusal(Subject.METRIC, "function_of_no_mean", shown)
     return what if np.any(whole) or np.any(first) or np.any(second) else None
+
+
+def one_array(name: str, array: Callable[[Any], NDArray[np.float64]], computed: Any) -> NDArray[np.float64]:
+    """What a metric object computed as one array; several values of one shape are stacked.
+
+    Args:
+        name: of the metric.
+        array: makes one of a tensor, an array or a number.
+        computed: a tensor, an array, a number, or a list of these.
+
+    Raises:
+        UserCodeError: it is a dict, or a list of values of different shapes.
+    """
+    if isinstance(computed, Mapping):
+        raise UserCodeError(f"the metric {name} computes a dict", fix="give an object for each of its values")
+    if not isinstance(computed, list | tuple):
+        return array(computed)
+    parts = [array(one) for one in computed]
+    if len({part.shape for part in parts}) > 1:
+        shapes = ", ".join(str(list(part.shape)) for part in parts)
+        raise UserCodeError(
+            f"the metric {name} computes {len(parts)} arrays of different shapes, {shapes}, as curves do, and a "
+            "report has numbers",
+            fix="give a metric of one value, such as the area under the curve, or an object for each of the arrays",
+        )
+    return np.stack(parts)
 
 
 def require_sum(

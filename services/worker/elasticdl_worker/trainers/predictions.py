@@ -16,6 +16,7 @@ from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
 from elasticdl_runtime import durable
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
+from elasticdl_worker.trainers.plain_arrays import plain_array
 from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
 from elasticdl_worker.user_code import ModelModule
 
@@ -134,7 +135,7 @@ class PredictionWriter:
 def _named(predictions: object) -> dict[str, NDArray[np.generic]]:
     """A model's outputs as arrays by name."""
     if isinstance(predictions, Mapping):
-        return {str(name): np.asarray(value) for name, value in predictions.items()}
+        return {str(name): plain_array(value) for name, value in predictions.items()}
     if isinstance(predictions, list | tuple):
-        return {f"output_{number}": np.asarray(value) for number, value in enumerate(predictions)}
-    return {"predictions": np.asarray(predictions)}
+        return {f"output_{number}": plain_array(value) for number, value in enumerate(predictions)}
+    return {"predictions": plain_array(predictions)}

@@ -24,6 +24,7 @@ from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.trainers.replica_rules import is_finite
 
 HOST = torch.device("cpu")
+_FLOATS = {torch.float16, torch.float32, torch.float64}
 _WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """Without it CUDA's matrix products refuse to give the same bits each time."""
 _log = structlog.get_logger(__name__)
@@ -194,6 +195,22 @@ def settle_flags(flags: Sequence[bool | torch.Tensor]) -> list[bool]:
     asked = [flag for flag in flags if isinstance(flag, torch.Tensor)]
     answers = iter(torch.stack(asked).tolist() if asked else [])
     return [bool(next(answers)) if isinstance(flag, torch.Tensor) else flag for flag in flags]
+
+
+def host_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The numbers of any tensor on the host, in a type that numpy has.
+
+    bfloat16 and float8 become float32, quantised ones the numbers that they stand for.
+    """
+    tensor = tensor.detach()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    if tensor.dtype is torch.complex32:
+        tensor = tensor.to(torch.complex64)
+    elif tensor.is_floating_point() and tensor.dtype not in _FLOATS:
+        tensor = tensor.float()
+    found: NDArray[Any] = tensor.numpy(force=True)
+    return found
 
 
 def arrays_of(tensors: Sequence[torch.Tensor], device: torch.device) -> list[NDArray[Any]]:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
+from elasticdl_worker.trainers.plain_arrays import plain_array
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.types import Layer, Tensor
 
@@ -43,7 +44,7 @@ def print_layer_outputs(stream: TextIO | None = None) -> Iterator[None]:
 
 def summary(tensor: Tensor) -> str:
     """Shape, dtype, range and first values of an eager tensor."""
-    values = np.asarray(tensor)
+    values = plain_array(tensor)
     text = f"{tensor.dtype.name}{list(tensor.shape)}"
     if not values.size or values.dtype.kind not in "fiub":
         return text

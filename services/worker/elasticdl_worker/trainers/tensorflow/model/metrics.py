@@ -13,7 +13,15 @@ from elasticdl_core.contract import Subject, find, refusal
 from elasticdl_core.contract.argument_order import refuse_swapped
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
-from elasticdl_worker.trainers.metrics import MetricKind, MetricObject, ModuleMetrics, require_sum, what_is_given
+from elasticdl_worker.trainers.metrics import (
+    MetricKind,
+    MetricObject,
+    ModuleMetrics,
+    one_array,
+    require_sum,
+    what_is_given,
+)
+from elasticdl_worker.trainers.plain_arrays import plain_array
 from elasticdl_worker.trainers.tensorflow.compiled import mask_of, set_mask
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import align, refuse_outer
@@ -95,6 +103,10 @@ class KerasMetrics(MetricKind):
             return None
         return tf.nest.map_structure(part, values)
 
+    def numbers(self, values: object) -> NDArray[np.float64]:
+        """A tensor of any type, an array or a number as an array."""
+        return _array(values)
+
 
 class _KerasObject:
     """A Keras metric."""
@@ -126,7 +138,7 @@ class _KerasObject:
             raw.assign(
                 np.asarray(given, dtype=raw.dtype.as_numpy_dtype).reshape(tuple(cast(Iterable[int], raw.shape)))
             )
-        return np.asarray(self._metric.result(), dtype=float)
+        return one_array(self._name, _array, self._metric.result())
 
     def update(self, labels: Labels, predictions: Predictions, records: int) -> None:
         """Takes a minibatch; a mean for which it is one value counts it once for each record.
@@ -175,7 +187,7 @@ class _KerasObject:
             raise self._refusal("keeps no variables, and")
         self._metric.reset_state()
         self._metric.update_state(*given)
-        state, wanted = self.numbers(), np.asarray(self._metric.result(), dtype=float)
+        state, wanted = self.numbers(), one_array(self._name, _array, self._metric.result())
         # What else it keeps, it would keep from other records as well.
         parts = [self._kind.cut(value, 0, (records + 1) // 2) for value in given]
         self._metric.update_state(*(given if any(part is None for part in parts) else parts))
@@ -202,3 +214,7 @@ def _mean(metric: KerasMetric) -> KerasMean:
 def to_numpy(values: Nested) -> object:
     """A nested structure of tensors as arrays."""
     return tf.nest.map_structure(lambda value: value.numpy() if hasattr(value, "numpy") else value, values)
+
+
+def _array(values: object) -> NDArray[np.float64]:
+    return np.asarray(plain_array(values), np.float64)

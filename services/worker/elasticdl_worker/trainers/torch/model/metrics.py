@@ -20,9 +20,9 @@ from torch import nn
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.framework import LossOf, Outputs
-from elasticdl_worker.trainers.metrics import ModuleMetrics, require_sum
+from elasticdl_worker.trainers.metrics import ModuleMetrics, one_array, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
-from elasticdl_worker.trainers.torch.device import HOST, place
+from elasticdl_worker.trainers.torch.device import HOST, host_array, place
 from elasticdl_worker.trainers.torch.model.calling import aligned, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.user_code import ModelModule
@@ -99,6 +99,10 @@ class TorchMetrics:
             return None
         return map_tensors(lambda tensor: tensor[start:end], values)
 
+    def numbers(self, values: Any) -> _Numbers:
+        """A tensor of any type, an array or a number as an array."""
+        return _array(values)
+
 
 class TorchMetric:
     """One metric object.
@@ -155,12 +159,7 @@ class TorchMetric:
         return found
 
     def _result(self) -> _Numbers:
-        computed = self._metric.compute()
-        if isinstance(computed, Mapping):
-            raise UserCodeError(
-                f"the metric {self._name} computes a dict", fix="give an object for each of its values"
-            )
-        return np.stack([_array(one) for one in computed]) if isinstance(computed, list | tuple) else _array(computed)
+        return one_array(self._name, _array, self._metric.compute())
 
     def _changes(self) -> list[_Numbers]:
         values = self._values()
@@ -257,15 +256,10 @@ def _declaring(metric: Any) -> dict[str, Any]:
 
 
 def to_numpy(predictions: Tensors) -> object:
-    """Nested tensors as arrays; bfloat16, which numpy does not know, as float32."""
-
-    def array(tensor: torch.Tensor) -> NDArray[Any]:
-        tensor = tensor.detach().cpu()
-        return np.asarray((tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy())
-
+    """Nested tensors as arrays of types that numpy has."""
     if hasattr(predictions, "_asdict"):
         predictions = predictions._asdict()  # each is stored by its name
-    return map_tensors(array, predictions)
+    return map_tensors(host_array, predictions)
 
 
 def _apart(given: object) -> object:
@@ -284,9 +278,7 @@ def _apart(given: object) -> object:
 
 
 def _array(value: Any) -> _Numbers:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().to(torch.float64).numpy()
-    return np.asarray(value, np.float64)
+    return np.asarray(host_array(value) if isinstance(value, torch.Tensor) else value, np.float64)
 
 
 def _differs(one: Any, other: Any) -> bool:
