@@ -136,8 +136,9 @@ class Outcome:
 
     @property
     def checkpoints(self) -> Path:
-        """Where a cluster's job has left its checkpoints."""
-        return self.output.parents[1] / "checkpoints"
+        """Where a job has left its checkpoints: a cluster's, or a local run that was asked for some."""
+        local = self.output / "checkpoints"
+        return local if local.is_dir() else self.output.parents[1] / "checkpoints"
 
     @property
     def evaluated(self) -> tuple[int, ...]:

@@ -15,6 +15,9 @@ from tests.fakes.frameworks import NEEDS_TORCH
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 KERAS, TORCH = "keras", pytest.param("torch", marks=NEEDS_TORCH)
 
+LOCAL_CHECKPOINTS = {"keep_checkpoint_max": 1}
+"""Asks a local run for checkpoints, of which the last is left."""
+
 
 def heads(framework: str, *, extra: bool, frozen: bool = False, optimizer: str = "Adam") -> Row:
     """A model of one or two layers of its input; the second one may be frozen."""
@@ -70,7 +73,12 @@ def test_the_optimizer_goes_on_with_what_it_remembers(bench: Bench, framework: s
     """A local run began it anew."""
     row = heads(framework, extra=True)
     whole = bench.local(row, num_epochs=2)
-    for first in (bench.cluster(row, workers=1, num_epochs=1), bench.group(row, num_epochs=1)):
+    firsts = (
+        bench.cluster(row, workers=1, num_epochs=1),
+        bench.group(row, num_epochs=1),
+        bench.local(row, num_epochs=1, **LOCAL_CHECKPOINTS),
+    )
+    for first in firsts:
         ways = begun(bench, row, first)
         agree(row, ways)
         assert differences(row, whole, ways["--local"], records=False) == []
@@ -170,7 +178,13 @@ TORCH_WITH_TABLES = [
 )
 def test_rows_of_tables_go_on_with_what_the_optimizer_remembers(bench: Bench, row: Row) -> None:
     whole = bench.local(row, num_epochs=2)
-    first = bench.cluster(row, workers=1, num_epochs=1)
+    goes_on(bench, row, whole, bench.cluster(row, workers=1, num_epochs=1))
+    if row.name in ("table_adam", "warm_open", "warm_torch_open", TORCH_WITH_TABLES[0].name):
+        goes_on(bench, row, whole, bench.local(row, num_epochs=1, **LOCAL_CHECKPOINTS))
+
+
+def goes_on(bench: Bench, row: Row, whole: Outcome, first: Outcome) -> None:
+    """What goes on from the checkpoint of an epoch ends as two epochs in one go."""
     assert first.error == ("", "")
     given = {"checkpoint_dir_for_init": str(first.checkpoints), "num_epochs": 1}
     for again in (bench.local(row, **given), bench.cluster(row, workers=1, **given)):

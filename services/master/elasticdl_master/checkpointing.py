@@ -16,13 +16,13 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ConflictError, ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient
-from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.parameter_servers import ServerControl, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.workers_alone import WorkersAlone
+from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.retry import Attempts
 

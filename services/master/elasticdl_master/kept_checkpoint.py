@@ -14,8 +14,8 @@ from typing import Any
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_core.places import Reach
-from elasticdl_master.checkpoint_directory import commit_manifest
 from elasticdl_master.copied_files import copy_verified
+from elasticdl_runtime.checkpoint_directory import commit_manifest
 from elasticdl_runtime.places import require_reach
 from elasticdl_runtime.safe_files import read_regular
 from elasticdl_runtime.stored_checkpoints import MANIFEST, MAX_MANIFEST_BYTES, find_checkpoint, read_manifest

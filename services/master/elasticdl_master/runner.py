@@ -23,7 +23,6 @@ from elasticdl_core.ports.launcher import Launcher, Role
 from elasticdl_core.series import SeriesRecorder
 from elasticdl_master.api import ApiClient
 from elasticdl_master.artifacts import locate
-from elasticdl_master.checkpoint_directory import CheckpointDirectory
 from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_control import GroupControl
@@ -53,6 +52,7 @@ from elasticdl_master.strategy import StrategyChooser
 from elasticdl_master.unposted import Post, Unposted
 from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_proto.v1 import master_pb2
+from elasticdl_runtime.checkpoint_directory import CheckpointDirectory
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import EXIT_FENCED
 from elasticdl_runtime.rpc.service import listen, make_server

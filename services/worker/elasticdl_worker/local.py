@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elasticdl.data import DataReader, Shard, create_data_reader, params_like, with_columns
+from elasticdl.data import DataReader, Shard, columns_of, create_data_reader, params_like, with_columns
 from elasticdl.modes import Mode
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
@@ -43,6 +43,7 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 from elasticdl_worker import framework_environment
 from elasticdl_worker.group.alone import steps_of
+from elasticdl_worker.local_checkpoints import LocalCheckpoints
 from elasticdl_worker.local_group import LocalGroup, as_on_a_cluster
 from elasticdl_worker.own_loop.local import run_local_script
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
@@ -186,6 +187,9 @@ class _LocalRun:
         self._tell_start(shards)
         metrics: dict[str, float] = {}
         stopped, evaluated_at = "", -1
+        checkpoints = None
+        if LocalCheckpoints.are_wanted(spec):
+            checkpoints = LocalCheckpoints(spec, output, trainer.checkpoint, trainer.version, columns_of(reader))
 
         def judge(epoch: int) -> str:
             nonlocal metrics, evaluated_at
@@ -200,6 +204,8 @@ class _LocalRun:
                 if stopped:
                     break
                 make()
+                if checkpoints is not None:
+                    checkpoints.save_due(trainer.version, epoch, progress.records)
                 if self._rules.evaluation_due(trainer.steps, evaluated_at):
                     stopped = judge(epoch)
                     if stopped:
@@ -213,6 +219,8 @@ class _LocalRun:
         progress.show()
         processed = progress.records + self._skips.count(SkipReason.CORRUPT) + self._skips.count(SkipReason.FEED)
         check_trained(processed, trainer.steps)
+        if checkpoints is not None:
+            checkpoints.save("final", trainer.version, spec.num_epochs if not stopped else epoch, progress.records)
         artifacts = self._export(trainer, output)
         said = self._said()
         self._emit(

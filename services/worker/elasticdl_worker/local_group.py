@@ -12,7 +12,8 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.strategy import choose_strategy, settled_strategy
 from elasticdl_core.task import Task
 from elasticdl_worker.group.alone import MadeUpdate, make_update
-from elasticdl_worker.group.state_files import read_state
+from elasticdl_worker.group.replica import copied
+from elasticdl_worker.group.state_files import CheckpointPart, read_state
 from elasticdl_worker.trainers.export_request import find_checkpoint, locate_checkpoint
 from elasticdl_worker.trainers.framework import Framework, Outputs
 from elasticdl_worker.trainers.in_group import make_replica
@@ -96,6 +97,10 @@ class LocalGroup:
         directory, files, _ = locate_checkpoint(path, self._replica.layout.layers)
         self._replica.load(read_state(str(directory), files, self._replica.layout)[0])
         self._begun = self._replica.version
+
+    def checkpoint(self) -> CheckpointPart:
+        """A copy of all that training goes on from, as a group of one writes it."""
+        return CheckpointPart(self._replica.layout, copied(self._replica.state()), 0, 1, {})
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

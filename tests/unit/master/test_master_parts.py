@@ -19,7 +19,6 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import SPAN_PARTS, BlockReading, cut
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.artifacts import locate
-from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_master.listing import has_own_reader, list_shards, open_readers
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
 from elasticdl_master.state.events import WorkerHeartbeat
@@ -32,6 +31,7 @@ from elasticdl_master.state.plan import JobPlans, TaskPlan
 from elasticdl_master.state.record import EvaluationRecord, TakeoverRecord
 from elasticdl_master.state.throughput import Throughput
 from elasticdl_master.state.workers import Death, WorkerPool, WorkerState
+from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 
 pytestmark = pytest.mark.unit

@@ -23,10 +23,10 @@ from elasticdl_agent.processes.journal import recover
 from elasticdl_agent.processes.reservations import Reservations
 from elasticdl_core.model import OptimizerSpec, UpdateMode
 from elasticdl_core.ports.launcher import Tenant
-from elasticdl_master.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime import durable
 from elasticdl_runtime.backup_files import BackupManifest, BackupWriter, extract, read_manifest
 from elasticdl_runtime.bundles import pack_bundle, unpack_bundle
+from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.checkpoint_files import PartHeader, PartWriter
 from elasticdl_runtime.cluster.secrets import ensure_secret_file
 from elasticdl_worker.trainers.predictions import PredictionWriter

@@ -666,6 +666,8 @@ def test_a_curve_is_refused_by_what_it_computes() -> None:
     """It was "all input arrays must have the same shape", which is numpy's word for what nobody had written."""
     given = {"roc": torchmetrics.classification.BinaryPrecisionRecallCurve(thresholds=5)}
     made = make_metrics(ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: given), None, ())
-    with pytest.raises(UserCodeError, match=r"roc computes 3 arrays of different shapes, \[6\], \[6\], \[5\]") as told:
+    with pytest.raises(
+        UserCodeError, match=r"roc computes 3 arrays of different shapes, \[6\], \[6\], \[5\]"
+    ) as told:
         made.of_minibatch(torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.8, 0.4]), 3)
     assert "area under the curve" in told.value.fix

@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError
-from elasticdl_core.model import DenseKind, DenseSpec, UpdateMode
+from elasticdl_core.model import DenseKind, DenseSpec, TableSpec, UpdateMode
 from elasticdl_runtime.checkpoint_files import (
     CheckpointFile,
     DensePiece,
     DenseSection,
     PartHeader,
     PartWriter,
+    TableSection,
     dense_steps_of,
     empty_records,
     open_parts,
     place_piece,
 )
-from elasticdl_runtime.convert.parameters import dense_to_json, mode_to_json, optimizer_to_json
+from elasticdl_runtime.convert.parameters import dense_to_json, mode_to_json, optimizer_to_json, table_to_json
 from elasticdl_runtime.partition import place_dense
 from elasticdl_worker.group.replica import ModelLayout, ReplicaState
 
 Tally = Mapping[tuple[int, int], int]
+
+
+_ROWS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """An embedding table that one process holds, as parameter servers write it.
+
+    Attributes:
+        spec: the table.
+        ids: of its rows, int64 ``[n]``.
+        records: the rows, each followed by its slots, float32 ``[n, dim * (1 + slots)]``.
+        steps: how many updates the table had, as the optimizer counts.
+    """
+
+    spec: TableSpec
+    ids: NDArray[np.int64]
+    records: NDArray[np.float32]
+    steps: int
 
 
 class CheckpointPart:
@@ -41,9 +63,18 @@ class CheckpointPart:
         rank: which share.
         size: how many there are.
         tally: rows in the model by (epoch, index) of their task.
+        tables: of a process that is alone; members of groups hold none.
     """
 
-    def __init__(self, layout: ModelLayout, state: ReplicaState, rank: int, size: int, tally: Tally) -> None:
+    def __init__(
+        self,
+        layout: ModelLayout,
+        state: ReplicaState,
+        rank: int,
+        size: int,
+        tally: Tally,
+        tables: Sequence[TableRows] = (),
+    ) -> None:
         specs = {spec.name: spec for spec in layout.dense}
         mine = [place for place in place_dense(list(layout.dense), size) if place.ps == rank]
         self.header = PartHeader(
@@ -56,10 +87,11 @@ class CheckpointPart:
             dense=tuple(
                 DenseSection(specs[one.name], one.start, one.stop, state.steps.get(one.name)) for one in mine
             ),
-            tables=(),
+            tables=tuple(TableSection(one.spec, len(one.ids), one.steps) for one in tables),
             tally=_tally_text(tally),
             replica=_extra_text(state.extra),
         )
+        self._tables = tables
         self._records = [_record(section, state) for section in self.header.dense]
 
     def write(self, directory: Path) -> CheckpointFile:
@@ -72,6 +104,10 @@ class CheckpointPart:
         with PartWriter(directory, name, self.header) as writer:
             for section, record in enumerate(self._records):
                 writer.write_dense(section, record)
+            for number, table in enumerate(self._tables):
+                for at in range(0, len(table.ids), _ROWS_AT_ONCE):
+                    rows = slice(at, at + _ROWS_AT_ONCE)
+                    writer.write_rows(number, table.ids[rows], table.records[rows])
             return writer.finish()
 
     def describe(self) -> str:
@@ -80,7 +116,7 @@ class CheckpointPart:
         return json.dumps(
             {
                 "dense": [dense_to_json(section.spec) for section in header.dense],
-                "tables": [],
+                "tables": [table_to_json(section.spec) for section in header.tables],
                 "optimizer": json.loads(optimizer_to_json(header.optimizer)),
                 "slots": list(header.slots),
                 "mode": json.loads(mode_to_json(header.mode)),

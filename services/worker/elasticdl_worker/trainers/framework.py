@@ -24,6 +24,7 @@ from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
 from elasticdl_core.shuffling import Reading
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.group.replica import Replica
+from elasticdl_worker.group.state_files import CheckpointPart
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.export_request import ExportRequest
@@ -323,6 +324,9 @@ class LocalSteps(Protocol):
 
     def restore(self, path: Path) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
+
+    def checkpoint(self) -> CheckpointPart:
+        """A copy of all that training goes on from, in the words of parameter servers, ready to be written."""
 
     def export(self, output: Path, formats: Sequence[str]) -> list[OutputFile]:
         """Writes the trained model into a directory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -116,7 +117,8 @@ class TensorFlowFramework:
         trains = spec.type is JobType.TRAINING
         source = cast(InputPipeline, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True)) if trains else None
-        model = build_model(module, source.features_spec, BuildOptions(None, spec.seed, trains))
+        options = BuildOptions(spec.embedding_threshold_bytes, spec.seed, trains, alone=True)
+        model = build_model(module, source.features_spec, options)
         programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
         trainer = LocalModel(
             model,
@@ -127,6 +129,8 @@ class TensorFlowFramework:
             module.guard,
             eager=spec.eager,
         )
+        if optimizer is not None:
+            trainer.translated = partial(translate, optimizer, preparation.callbacks, module.guard)
         _check_exportable(model, preparation.formats)
         return trainer
 

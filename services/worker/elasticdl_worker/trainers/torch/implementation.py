@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -151,6 +152,8 @@ class TorchFramework:
             preparation.module.guard,
         )
         trainer.sample = sample
+        if made is not None:
+            trainer.plan = partial(translate, made, preparation.callbacks, preparation.module.guard)
         return trainer
 
     def prepare_replica(self, preparation: Preparation) -> TrainedReplica:

@@ -175,11 +175,13 @@ class BuildOptions:
         threshold_bytes: Keras embeddings larger than this become tables; None keeps all of them in the graph.
         seed: seeds initial values.
         training: whether the model is to be trained.
+        alone: whether it is trained in this process alone, where what would be tables are weights in the graph.
     """
 
     threshold_bytes: int | None
     seed: int = 0
     training: bool = True
+    alone: bool = False
 
 
 def build_model(module: ModelModule, features_spec: NestedSpec, options: BuildOptions) -> PreparedModel:
@@ -195,7 +197,7 @@ def build_model(module: ModelModule, features_spec: NestedSpec, options: BuildOp
             what is refused.
     """
     begin_build(module, options.seed)
-    registry = embeddings.TableRegistry(options.threshold_bytes, options.seed)
+    registry = embeddings.TableRegistry(options.threshold_bytes, options.seed, alone=options.alone)
     with lookup.registering(registry):
         with module.guard("the model function"):
             model = module.build_model()

@@ -42,6 +42,8 @@ class TableRegistry:
         tables: specification of each table.
         layers: the layer of each table.
         in_graph: layers that kept their weights, under the name that their table would have.
+        alone: whether all layers keep their weights, as the model is trained in this process alone.
+        closed: of such a model, the tables that parameter servers would have.
     """
 
     threshold_bytes: int | None
@@ -49,6 +51,8 @@ class TableRegistry:
     tables: dict[str, TableSpec] = field(default_factory=dict)
     layers: dict[str, EmbeddingLayer] = field(default_factory=dict)
     in_graph: dict[str, EmbeddingLayer] = field(default_factory=dict)
+    alone: bool = False
+    closed: dict[str, TableSpec] = field(default_factory=dict)
 
     def register(self, layer: EmbeddingLayer) -> str:
         """A table for an ``elasticdl.layers.Embedding``.
@@ -73,8 +77,10 @@ class TableRegistry:
         obstacle = _obstacle(layer) or ("" if initializer else "its initializer is unknown to the parameter servers")
         large = self.threshold_bytes is not None and size > self.threshold_bytes
         if large and not obstacle and initializer is not None:
-            return self._add(layer, name, initializer)
-        if large:
+            if not self.alone:
+                return self._add(layer, name, initializer)
+            self.closed[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
+        elif large and not self.alone:
             _log.warning("a large embedding stays in the graph", layer=layer.name, bytes=size, reason=obstacle)
         self.in_graph[name] = layer
         return None

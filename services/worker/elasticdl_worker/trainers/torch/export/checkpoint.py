@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from torch import nn
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.checkpoint_files import CheckpointContent
 from elasticdl_runtime.initializers import whole_matrix
-from elasticdl_worker.group.state_files import extra_of
+from elasticdl_worker.group.replica import ModelLayout, ReplicaState
+from elasticdl_worker.group.state_files import CheckpointPart, TableRows, extra_of
 from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.checkpoint_match import OTHER_MODEL_FIX, check_has_tables, check_nothing_left
 from elasticdl_worker.trainers.export_request import ExportRequest, find_checkpoint
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.torch.device import host_array
 from elasticdl_worker.trainers.torch.export.model_files import export_model
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.model.optimizers import name_of
+from elasticdl_worker.trainers.torch.model.optimizers import TorchOptimizerPlan, name_of
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.step.local_trainer import TorchLocalTrainer
 
@@ -35,6 +38,37 @@ class TorchLocalModel(TorchLocalTrainer):
     """
 
     sample: Tensors = None
+    plan: Callable[[], TorchOptimizerPlan]
+
+    def checkpoint(self) -> CheckpointPart:
+        """A copy of all that training goes on from, in the words of parameter servers."""
+        optimizer, model = self.tables.optimizer, self.model
+        assert optimizer is not None
+        plan = self.plan()
+        opened = self.tables.tables
+        slots = TorchSlots(optimizer, {**model.trainable, **{name: one.weight for name, one in opened.items()}})
+        values, steps = slots.values(), slots.steps()
+        names = {id(weight): name for name, weight in model.trainable.items()}
+        tables = []
+        for name, table in opened.items():
+            ids, rows = table.ids_and_rows()
+            records = np.concatenate([rows, *(one[1 : len(ids) + 1] for one in values[name])], 1)
+            spec = replace(table.spec, group=plan.groups.get(id(table.weight), 0))
+            tables.append(TableRows(spec, ids, records, steps[name]))
+        whole = set()
+        for spec, weight in model.closed.values():
+            name = names.get(id(weight), "")
+            if name:
+                whole.add(name)
+                records = np.concatenate([host_array(weight), *values[name]], 1)
+                spec = replace(spec, group=plan.groups.get(id(weight), 0))
+                tables.append(TableRows(spec, np.arange(len(records)), records, steps[name]))
+        dense = [spec for spec in model.dense_specs(plan.groups) if spec.name not in whole]
+        layout = ModelLayout(dense, plan.spec, slots.names)
+        extra = {} if tables else slots.extra()
+        return CheckpointPart(
+            layout, ReplicaState(self.version, model.values(), values, extra, steps), 0, 1, {}, tables
+        )
 
     def restore(self, path: Path) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""

@@ -72,6 +72,7 @@ class BuiltModel:
         placeholders: the parameters that stand for a table's rows, by table.
         merging: the other tensors, and how what workers make of them becomes one.
         device: where it is computed.
+        closed: the tables that have their weights in the model, and these.
         host_net: of a model with tables that is computed elsewhere than on the CPU, a copy that is on the CPU, with
             the values that it began with.
     """
@@ -92,6 +93,7 @@ class BuiltModel:
         self.outputs = outputs
         self.device = HOST
         self.host_net: nn.Module | None = None
+        self.closed: dict[str, tuple[TableSpec, nn.Parameter]] = {}
         self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
         check_tensors(net, {id(weight) for weight in self.placeholders.values()})
         self._split(frozenset())
@@ -138,8 +140,9 @@ class BuiltModel:
     def materialise(self) -> None:
         """Gives closed embeddings their weights, so that the model can be trained in this process alone."""
         made = embeddings.materialise(self.registry)
-        for name in made:
-            del self.registry.tables[name], self.placeholders[name]
+        for name, weight in made.items():
+            self.closed[name] = self.registry.tables.pop(name), weight
+            del self.placeholders[name]
         self._split(frozenset())
 
     def place(self, device: torch.device) -> None:
