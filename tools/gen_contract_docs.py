@@ -7,7 +7,9 @@ import difflib
 import sys
 from pathlib import Path
 
-from elasticdl_core.contract import TABLE, Row, Subject
+from elasticdl_core.contract import TABLE, Row, Subject, Verdict
+from elasticdl_core.job.field_groups import FIELD_GROUPS
+from elasticdl_core.job.ways import Way, become
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "honoured.md"
 INTRODUCTION = """# What of a module is honoured, translated, refused
@@ -21,13 +23,43 @@ cluster refuse the same, with the same words; what can be seen in the source is 
 """
 
 
+OPTIONS = """
+# What of a job's options is done, translated, refused
+
+Each option in each way of running a job: **done**, **translated** (numbered: what it becomes) or **refused** by name
+where it is given (numbered: why) by the command line, by Python and by the API alike, before anything runs. `xla`
+stands for `--xla on`. A job that evaluates or predicts with what another one trained shares the options that describe
+the model with it, and the API takes these where the command line has no flag for them: they change nothing there.
+"""
+
+
 def render() -> str:
     """The page."""
+    return "\n".join([*_contract(), *_options()]) + "\n"
+
+
+def _options() -> list[str]:
+    """The table of options and ways, and its notes."""
+    notes: dict[str, int] = {}
+    lines = []
+    for name in (name for names in FIELD_GROUPS.values() for name in names):
+        cells = []
+        for way in Way:
+            verdict, how = become(name, way)
+            number = f" {notes.setdefault(how, len(notes) + 1)}" if how else ""
+            cells.append(f"{'done' if verdict is Verdict.HONOURED else verdict}{number}")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    head = f"| | {' | '.join(Way)} |\n|{'---|' * (len(Way) + 1)}"
+    return [OPTIONS, head, *lines, "", *(f"{number}. {how}" for how, number in notes.items())]
+
+
+def _contract() -> list[str]:
+    """What of a module is honoured, section by section."""
     parts = [INTRODUCTION]
     for subject in Subject:
         parts.append(f"\n## {subject}\n\n| | | |\n|---|---|---|")
         parts.extend(_line(row) for row in TABLE if row.subject is subject)
-    return "\n".join(parts) + "\n"
+    return parts
 
 
 def _line(row: Row) -> str:

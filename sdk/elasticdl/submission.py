@@ -10,9 +10,10 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import newness
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_core.job import JobSpec, resolve_aliases
-from elasticdl_core.job.field_groups import OF_THE_MODEL
+from elasticdl_core.job import JobSpec, JobType, resolve_aliases
+from elasticdl_core.job.field_groups import NOT_FOR, OF_THE_MODEL
 from elasticdl_core.job.fields import default_of
+from elasticdl_core.job.ways import refuse_meaningless
 from elasticdl_core.well_formed import well_formed
 from elasticdl_runtime.home import expand_home
 
@@ -20,13 +21,14 @@ _DATA = ("training_data", "validation_data", "prediction_data")
 _PLACES = ("checkpoint_dir", "checkpoint_dir_for_init", "output")
 
 
-def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[str, Any]:
+def continue_from(job: Mapping[str, Any], version: int | None = None, kind: JobType | None = None) -> dict[str, Any]:
     """The fields of a job that evaluates or predicts with what another job trained: its code, settings, checkpoint.
 
     Args:
         job: the job that trained, as ``Client.get`` gives it.
         version: the model version of the checkpoint; when not given that which was committed last, also of a job that
             still runs.
+        kind: of the job that goes on; what means nothing to that is left out.
 
     Raises:
         InvalidInputError: it has no such checkpoint.
@@ -49,9 +51,8 @@ def continue_from(job: Mapping[str, Any], version: int | None = None) -> dict[st
             f"job {job['id']} has no checkpoint of version {chosen}", fix=f"it has checkpoints of {known}"
         )
     # What is as it would be anyway says nothing: an option of parameter servers would mean them.
-    fields = {
-        name: value for name, value in job["spec"].items() if name in OF_THE_MODEL and value != default_of(name)
-    }
+    shared = OF_THE_MODEL - (NOT_FOR[kind] if kind is not None else frozenset())
+    fields = {name: value for name, value in job["spec"].items() if name in shared and value != default_of(name)}
     return {**fields, "checkpoint_dir_for_init": str(committed[chosen]["manifest"]["directory"])}
 
 
@@ -76,6 +77,7 @@ def prepare(mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = 
     if prepared.get("model_zoo") and zoo_is_here:
         prepared["model_zoo"] = str(_zoo(prepared["model_zoo"]))
     spec = JobSpec.from_mapping(prepared)
+    refuse_meaningless(spec)
     if check and spec.model_zoo and zoo_is_here:
         from elasticdl.model_check import check_model_module
 

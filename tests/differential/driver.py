@@ -207,6 +207,7 @@ class Bench:
         """Trains in one process."""
         place = self._place()
         spec = self._spec(row, place, alike=alike, **fields)
+        spec.pop("wire_dtype", None)  # nothing travels, and --local says so
         if halved:
             halve(spec)
         forget(row.name)

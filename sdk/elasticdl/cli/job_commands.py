@@ -176,6 +176,11 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
     if own.get("from_job"):
         mapping, zoo_is_here = _with_job(own["from_job"], mapping, local=own["local"])
     prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
+    if own["local"]:
+        from elasticdl_core.job import JobSpec
+        from elasticdl_core.job.ways import refuse_locally
+
+        refuse_locally(JobSpec.from_mapping(prepared))
     own["no_upload"] = own["no_upload"] or not zoo_is_here
     if own["dry_run"] or own["detach"] or own["local"]:  # else it is among the events that are shown
         _tell_of_updates(prepared)
@@ -246,7 +251,7 @@ def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict
             "--from and --checkpoint_dir_for_init both name a checkpoint", fix="leave one of them out"
         )
     with connect() as client:
-        fields = continue_from(find_job(client, name), int(version) if at else None)
+        fields = continue_from(find_job(client, name), int(version) if at else None, JobType(mapping["type"]))
     if mapping.get("distribution_strategy") == ALL_REDUCE:
         fields.pop("embedding_threshold_bytes", None)  # no embedding becomes a table of parameter servers
     own_code = {"model_zoo", "model_bundle"} & mapping.keys()

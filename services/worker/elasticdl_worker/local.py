@@ -33,6 +33,7 @@ from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import records_per_update, words_of_updates
+from elasticdl_core.job.ways import refuse_locally
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
 from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out, words
@@ -107,6 +108,7 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     """
     if not spec.model_zoo:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
+    refuse_locally(spec)
     from elasticdl_worker.trainers.choosing import load_framework  # which imports it
 
     if spec.checkpoint_dir_for_init:

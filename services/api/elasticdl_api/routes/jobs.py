@@ -31,6 +31,7 @@ from elasticdl_api.web.versions import versioned
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
+from elasticdl_core.job.ways import refuse_meaningless
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_runtime.lifecycle import to_its_end
 from elasticdl_runtime.tree_removal import remove_tree
@@ -95,6 +96,7 @@ async def submit(
     if not isinstance(mapping, dict):
         raise MalformedError("the body is not a JSON object", fix="send the fields of a job specification")
     spec = JobSpec.from_mapping(mapping)
+    refuse_meaningless(spec)
     body_hash = hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
         known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)

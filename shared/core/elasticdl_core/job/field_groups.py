@@ -96,7 +96,6 @@ _TRAINING_ONLY = frozenset(
     {
         "script_args",
         "training_data",
-        "loss",
         "optimizer",
         "optimizer_params",
         "callbacks",
@@ -123,7 +122,7 @@ _PREDICTION_ONLY = frozenset({"prediction_data", "prediction_outputs_processor",
 NOT_FOR: Mapping[JobType, frozenset[str]] = {
     JobType.TRAINING: _PREDICTION_ONLY,
     JobType.EVALUATION: _TRAINING_ONLY | _PREDICTION_ONLY | {"output"},
-    JobType.PREDICTION: _TRAINING_ONLY | {"validation_data", "eval_metrics_fn"},
+    JobType.PREDICTION: _TRAINING_ONLY | {"validation_data", "loss", "eval_metrics_fn"},
 }
 """By type of job, the fields that mean nothing to it."""
 

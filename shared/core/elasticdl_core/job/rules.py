@@ -27,7 +27,7 @@ from elasticdl_core.job.fields import (
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-_OF_MODULES = (
+OF_MODULES = (
     "model_params",
     "feed",
     "loss",
@@ -51,6 +51,9 @@ _OF_MODULES = (
     "on_nan",
 )
 """Fields that say something of a model module, and mean nothing to a script."""
+OF_GROUPS = ("microbatches", "deterministic", "collective")
+"""Fields of training by AllReduce alone."""
+OF_SCRIPTS = ("script_args",)
 _WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(JobFields) if field.type == "int")
 
 
@@ -196,7 +199,7 @@ def combination_problems(spec: JobFields) -> list[Problem]:
                 "give --worker_resource_request gpu=1, or leave it out",
             )
     need(
-        trains or spec.has_servers or spec.xla != "on",
+        spec.has_servers or spec.xla != "on",
         "xla",
         f"workers of {ALL_REDUCE} run the plain compiled step",
         "leave it out, or give --distribution_strategy ParameterServerStrategy",
@@ -308,7 +311,7 @@ def _script_problems(spec: JobFields) -> list[Problem]:
     """What makes no sense for a script with a training loop of its own."""
     problems = [
         Problem(name, "a script does that itself", "leave it out, and do it in the script")
-        for name in _OF_MODULES
+        for name in OF_MODULES
         if getattr(spec, name) != default_of(name)
     ]
     if spec.type is not JobType.TRAINING:

@@ -96,7 +96,9 @@ class JobSpec(JobFields):
 
 def _with_larger_updates(values: dict[str, Any]) -> dict[str, Any]:
     """Takes the original's spelling of a larger update by a group, N gradients in step, as a larger minibatch."""
-    times, grouped = values.get("grads_to_wait", 1), values.get("distribution_strategy") == ALL_REDUCE
+    times, strategy = values.get("grads_to_wait", 1), values.get("distribution_strategy", "auto")
+    of_script = values["model_def"].endswith(f".{SCRIPT}") and strategy == "auto"
+    grouped = of_script or strategy == ALL_REDUCE
     if not grouped or values.get("use_async", True) or values.get("type", JobType.TRAINING) is not JobType.TRAINING:
         return values
     others = {name: value for name, value in values.items() if name not in ("use_async", "grads_to_wait")}

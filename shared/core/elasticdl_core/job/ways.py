@@ -1,0 +1,138 @@
+"""What becomes of each field of a job in each way of running it: done, translated or refused, never passed over.
+
+One table for all doors: the command line, the API and the local run ask it, and ``docs/honoured.md`` shows it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from elasticdl_core.contract.row import Verdict
+from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR, OF_THE_MODEL
+from elasticdl_core.job.fields import OF_SERVERS, JobFields, JobType, default_of
+from elasticdl_core.job.rules import OF_GROUPS, OF_MODULES, OF_SCRIPTS
+
+
+class Way(enum.StrEnum):
+    """How a job is run."""
+
+    LOCAL = "`train --local`"
+    SERVERS = "parameter servers"
+    GROUP = "AllReduce"
+    EVALUATION = "`evaluate`"
+    PREDICTION = "`predict`"
+    SCRIPT = "`run`"
+
+
+_NOTHING_IS_LATE = "one process makes one update after the other, so no gradient and no row is late"
+_LOCALLY_TRANSLATED: Mapping[str, str] = {
+    "min_workers": "one process makes the updates of all workers",
+    "max_workers": "one process makes the updates of all workers, cut into parts as AllReduce would cut them",
+    "distribution_strategy": "says how updates are cut; one process makes them",
+    "microbatches": "one process makes one part of an update after the other",
+    "deterministic": "parts of an update are computed in one pass where it is false",
+    "collective": "there is nothing to add up; the devices that it refuses are refused",
+    "num_ps": "the model is in one process",
+    "embedding_threshold_bytes": "embeddings stay in the model; in checkpoints they are tables",
+    "use_async": _NOTHING_IS_LATE,
+    "grads_to_wait": "an update has the records of so many minibatches",
+    "sync_version_tolerance": _NOTHING_IS_LATE,
+    "lr_staleness_modulation": _NOTHING_IS_LATE,
+    "delay_compensation": _NOTHING_IS_LATE,
+    "get_model_steps": _NOTHING_IS_LATE,
+    "max_staleness": _NOTHING_IS_LATE,
+    "hot_rows_staleness": _NOTHING_IS_LATE,
+    "checkpoint_dir": "for checkpoints of this run; by default `checkpoints` in the output's directory",
+}
+_NO_SERVERS = "only parameter servers do it"
+_LOCALLY_REFUSED: Mapping[str, str] = {
+    "model_bundle": "the code must be a directory here",
+    "labels": "there is no job to be found by them",
+    "priority": "nothing waits for a place",
+    "progress_timeout_s": "nobody watches the one process",
+    "worker_memory_mib": "the process has the memory that it takes",
+    "ps_memory_mib": "there are no parameter servers",
+    "wire_dtype": "nothing travels",
+    "table_admission": _NO_SERVERS,
+    "table_eviction": _NO_SERVERS,
+    "table_max_rows": _NO_SERVERS,
+    "xla": "the step of one process is compiled without it",
+}
+_CHECKPOINTS = frozenset({"checkpoint_steps", "checkpoint_dir", "keep_checkpoint_max"})
+_GROUP_TRANSLATED = {
+    "use_async": "false, with grads_to_wait, means a larger minibatch_size",
+    "grads_to_wait": "means a minibatch_size that is so many times larger",
+}
+_SCRIPT_REFUSED = {
+    "deterministic": "a script's loop takes one minibatch after the other",
+    "collective": "a script's gradients are summed in the host's memory",
+    "framework": "scripts are those of PyTorch",
+}
+_OF_TYPES = {Way.EVALUATION: JobType.EVALUATION, Way.PREDICTION: JobType.PREDICTION}
+
+
+def become(name: str, way: Way) -> tuple[Verdict, str]:
+    """What becomes of a field in a way of running a job, and how or why; of ``xla`` the word ``on``.
+
+    Args:
+        name: of a field of ``JobFields``, other than ``type``.
+        way: of running it.
+    """
+    kind = _OF_TYPES.get(way, JobType.TRAINING)
+    if name in NOT_FOR[kind]:
+        return Verdict.REFUSED, f"means nothing to {kind.in_words}"
+    if way is Way.LOCAL and name in _LOCALLY_REFUSED:
+        return Verdict.REFUSED, _LOCALLY_REFUSED[name]
+    if way is Way.LOCAL and name in _LOCALLY_TRANSLATED:
+        return Verdict.TRANSLATED, _LOCALLY_TRANSLATED[name]
+    if way is Way.SCRIPT and name in OF_MODULES:
+        return Verdict.REFUSED, "a script does that itself"
+    if way in (Way.GROUP, Way.SCRIPT):
+        if name in _GROUP_TRANSLATED:
+            return Verdict.TRANSLATED, _GROUP_TRANSLATED[name]
+        if name in (*OF_SERVERS, "xla"):
+            return Verdict.REFUSED, _NO_SERVERS
+        if way is Way.SCRIPT and name in _SCRIPT_REFUSED:
+            return Verdict.REFUSED, _SCRIPT_REFUSED[name]
+    if way not in (Way.SCRIPT, Way.LOCAL, Way.GROUP) and name in OF_GROUPS:
+        return Verdict.REFUSED, "only AllReduce does it"
+    if way is not Way.SCRIPT and name in OF_SCRIPTS:
+        return Verdict.REFUSED, "only a script has arguments"
+    return Verdict.HONOURED, ""
+
+
+def refuse_meaningless(spec: JobFields) -> None:
+    """Refuses fields that mean nothing to the type of a job, for those who submit one.
+
+    A job that evaluates or predicts may have all that it shares with the one that trained its model.
+
+    Raises:
+        SpecError: with each of them.
+    """
+    names = NOT_FOR[spec.type] - OF_THE_MODEL
+    _refuse(spec, dict.fromkeys(names, f"it means nothing to {spec.type.in_words}"))
+
+
+def refuse_locally(spec: JobFields) -> None:
+    """Refuses fields that a run in one process would pass over.
+
+    Raises:
+        SpecError: with each of them.
+    """
+    reasons = {name: f"--local does not do it: {why}" for name, why in _LOCALLY_REFUSED.items()}
+    if spec.xla == "off":  # nor does the local step
+        del reasons["xla"]
+    if spec.runs_script:
+        reasons |= dict.fromkeys(_CHECKPOINTS, "--local leaves the state of a script to the script")
+    _refuse(spec, reasons)
+
+
+def _refuse(spec: JobFields, reasons: Mapping[str, str]) -> None:
+    odd = [name for name in _ORDER if name in reasons and getattr(spec, name) != default_of(name)]
+    if odd:
+        raise SpecError([Problem(name, reasons[name], "leave it out") for name in odd])
+
+
+_ORDER = [name for names in FIELD_GROUPS.values() for name in names]
