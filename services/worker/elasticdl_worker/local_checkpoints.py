@@ -98,6 +98,7 @@ class LocalCheckpoints:
                 "done": {},
                 "start_version": self._begun_at,
                 "columns": self._columns,
+                "layers": part.layers,
             }
             commit_manifest(manifest)
         except BaseException:

@@ -64,6 +64,10 @@ class CheckpointPart:
         size: how many there are.
         tally: rows in the model by (epoch, index) of their task.
         tables: of a process that is alone; members of groups hold none.
+
+    Attributes:
+        header: of the file.
+        layers: what names of layers stand for in the module.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class CheckpointPart:
             tally=_tally_text(tally),
             replica=_extra_text(state.extra),
         )
+        self.layers = dict(layout.layers)
         self._tables = tables
         self._records = [_record(section, state) for section in self.header.dense]
 

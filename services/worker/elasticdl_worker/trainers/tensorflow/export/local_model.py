@@ -55,7 +55,7 @@ class LocalModel(LocalTrainer):
                 spec = replace(spec, weight_decay=decays[name])
                 tables.append(TableRows(spec, np.arange(len(records)), records, steps[name]))
         dense = [spec for spec in model.dense_specs(optimizer) if spec.name not in whole]
-        layout = ModelLayout(dense, self.translated().spec, slots.names)
+        layout = ModelLayout(dense, self.translated().spec, slots.names, layers=model.layers)
         return CheckpointPart(layout, ReplicaState(self.version, model.values(), values, {}, steps), 0, 1, {}, tables)
 
     def _trained_by_name(self) -> dict[str, KerasVariable]:
