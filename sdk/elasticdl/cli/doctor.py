@@ -26,7 +26,10 @@ from elasticdl_core.installation import install_command, own_version
 LEAST_DISK = 2 << 30
 LEAST_SHARED_MEMORY = 64 << 20
 CLOCKS_APART_S = 30.0
-_PUT_OFF = re.compile(r'^elasticdl_api_background_put_off\{[^}\n]*task="([^"]+)"[^}\n]*\} (\S+)$', re.MULTILINE)
+_PUT_OFF = re.compile(
+    r'^elasticdl_(?:api_background|process_items)_put_off\{[^}\n]*(?:task|role)="([^"]+)"[^}\n]*\} (\S+)$',
+    re.MULTILINE,
+)
 DEFAULT_PORT = 8850
 API_WITHIN_S = 5.0
 
@@ -248,12 +251,12 @@ def _clock(date: str, asked: float) -> Iterator[Finding]:
 
 
 def put_off(metrics: str) -> Iterator[Finding]:
-    """What the API's background tasks could not do and try again later, as its metrics say."""
+    """What background tasks could not do and try again later, as the metrics say."""
     found = {task: int(float(number)) for task, number in _PUT_OFF.findall(metrics) if float(number)}
     if found:
         what = ", ".join(f"{task} {number}" for task, number in sorted(found.items()))
-        fix = "the API's log says which and why: look for 'an item is put off'"
-        yield Finding("background", Diagnosis.WARNING, f"tasks of the API fail and are tried again: {what}", fix)
+        fix = "the log of the API, or of that process, says which and why: look for 'an item is put off'"
+        yield Finding("background", Diagnosis.WARNING, f"tasks fail and are tried again: {what}", fix)
 
 
 def _version(answer: Any) -> Iterator[Finding]:

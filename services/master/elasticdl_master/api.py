@@ -28,6 +28,7 @@ from elasticdl_master.job_lease import JobLease, Wishes
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tls import trust
 
+_FAILED = 500
 _DEADLINE_S = 5.0
 _BUNDLE_DEADLINE_S = 300.0
 _BYTES_A_SECOND = 1 << 20
@@ -38,6 +39,10 @@ class JobHeldError(ConflictError):
     """Another master of the same incarnation has the job."""
 
     code = "held"
+
+
+class ApiFailedError(UnavailableError):
+    """The api is there, and failed at this request: others may well succeed."""
 
 
 class ApiClient:
@@ -192,7 +197,9 @@ def _raise(response: httpx.Response) -> None:
         raise FencedError(message, fix=fix)
     if code == "held":
         raise JobHeldError(message, fix=fix)
-    if status in (408, 425, 429) or status >= 500:
+    if status == _FAILED:
+        raise ApiFailedError(message, fix=fix or "it is tried again; the api's log says what failed")
+    if status in (408, 425, 429) or status > _FAILED:
         raise UnavailableError(message, fix=fix or "it is tried again")
     kinds: dict[int, type[ElasticDLError]] = {
         401: UnauthenticatedError,

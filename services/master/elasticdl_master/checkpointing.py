@@ -24,6 +24,7 @@ from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.items import Items
 from elasticdl_runtime.retry import Attempts
 
 _POLL_S = 1.0
@@ -63,6 +64,8 @@ class ServerOperations:
         self._tell = tell
         self._provenance = provenance
         self._wanted: asyncio.Queue[tuple[do.Instruction, int]] = asyncio.Queue()
+        self._items = Items("orders of the parameter servers", backoff=_BACKOFF)
+        self._put_off: dict[do.Instruction, asyncio.TimerHandle] = {}
         self._saves: asyncio.Queue[tuple[do.Save, int]] = asyncio.Queue()
         self._used: dict[str, tuple[float, float]] = {}
         self._first_seen: dict[str, tuple[int, int]] = {}
@@ -92,11 +95,14 @@ class ServerOperations:
         """
         while True:
             instruction, generation = await self._wanted.get()
+            if isinstance(instruction, do.Unpin) and (pin := self._put_off.pop(do.Pin(instruction.number), None)):
+                pin.cancel()
             async for _ in Attempts(_BACKOFF):
                 if generation != self._machine.servers.generation:
                     break
                 try:
                     await self._carry_out(instruction)
+                    self._items.keep(self._put_off)
                     break
                 except FencedError:
                     raise
@@ -104,7 +110,20 @@ class ServerOperations:
                     if isinstance(instruction, do.RestoreServers) and not isinstance(error, UnavailableError):
                         await self._tell(ev.RestoreFailed(instruction.manifest["directory"], error.message))
                         break
+                    if not isinstance(error, UnavailableError):
+                        self._again_later(instruction, generation, error)
+                        break
                     _log.warning("the PS did not", wanted=type(instruction).__name__, error=error.message)
+
+    def _again_later(self, instruction: do.Instruction, generation: int, error: ElasticDLError) -> None:
+        """What was refused is tried again, ever later, and keeps nothing else waiting."""
+
+        def come_back() -> None:
+            self._put_off.pop(instruction, None)
+            self._wanted.put_nowait((instruction, generation))
+
+        pause_s = self._items.put_off(instruction, error)
+        self._put_off[instruction] = asyncio.get_running_loop().call_later(pause_s, come_back)
 
     async def run_saves(self) -> None:
         """Writes checkpoints until cancelled.

@@ -7,6 +7,7 @@ import asyncio
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings, OwnToken
+from elasticdl_runtime.items import show_put_off
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -20,6 +21,7 @@ async def serve(stop: asyncio.Event) -> int:
     """
     settings = MasterSettings.read()
     configure_logs(role="master", job=settings.job_id, incarnation=settings.incarnation)
+    show_put_off()
     async with ProcessLauncher(settings.agent, OwnToken(settings)) as launcher:
         runner = JobRunner(
             settings,

@@ -12,13 +12,17 @@ import structlog
 
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
-from elasticdl_master.api import ApiClient
+from elasticdl_master.api import ApiClient, ApiFailedError
 from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.retry import Attempts
 
 _BATCH = 256
 _BATCH_S = 1.0
 _BACKOFF = Backoff(0.1, 5.0)
+_MOST_FAILED = 60
+"""Times in a row that the api, though it is there, fails at one post before that is left out: five minutes."""
+_TOLD = frozenset({"evaluation", "artifact", "series", "lives", "living", "events", "prune"})
+"""What can be left out: without the rest the job cannot go on."""
 _MAX_EVENTS = 10_000
 _MAX_LOSSES = 5_000
 _log = structlog.get_logger(__name__)
@@ -128,6 +132,7 @@ class Outbox:
 
     async def _post_first(self) -> None:
         name, call, numbers = self._posts[0]
+        failed = 0
         async for _ in Attempts(_BACKOFF):
             try:
                 await call()
@@ -138,14 +143,25 @@ class Outbox:
                 if not self.trouble:
                     _log.warning("the api is away", post=name, error=error.message)
                 self.trouble = error.message
-            except ElasticDLError as error:
-                _log.error("the api refused", post=name, error=error.message)
-                if name != "events":
-                    self.add_event("report_refused", f"the api does not take {name}: {error.message}", {"of": name})
+                failed = failed + 1 if isinstance(error, ApiFailedError) else 0
+                if failed >= _MOST_FAILED and name in _TOLD:
+                    self._give_up(name, error)
+                    break
+            except Exception as error:
+                if name not in _TOLD and not isinstance(error, ElasticDLError):
+                    raise
+                self._give_up(name, error)
                 break
         self.trouble = ""
         await self.note_posted(numbers)
         self._posts.popleft()
+
+    def _give_up(self, name: str, error: Exception) -> None:
+        """Leaves a post out, and says so: what comes after it does not wait for ever."""
+        message = error.message if isinstance(error, ElasticDLError) else repr(error)
+        _log.error("the api refused", post=name, error=message, exc_info=not isinstance(error, ElasticDLError))
+        if name != "events":
+            self.add_event("report_refused", f"the api does not take {name}: {message}", {"of": name})
 
     def _note(self, number: int) -> None:
         self._numbers += [number] if number else []

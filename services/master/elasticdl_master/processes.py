@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from elasticdl_core.backoff import Backoff
-from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
+from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import (
     Launcher,
@@ -79,8 +79,11 @@ class Processes:
                 except ConflictError as error:
                     _log.warning("not launched", error=error.message)
                     break
-                except InvalidInputError as error:
-                    await self._tell(ev.JobFailed(f"cannot launch: {error.message}", error.fix))
+                except ElasticDLError as error:
+                    if isinstance(instruction, do.LaunchWorker | do.LaunchServer):
+                        await self._tell(ev.JobFailed(f"cannot launch: {error.message}", error.fix))
+                    else:
+                        _log.error("the launcher refused", wanted=type(instruction).__name__, error=error.message)
                     break
 
     async def watch(self) -> None:

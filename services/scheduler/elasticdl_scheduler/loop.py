@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from elasticdl_core.errors import FencedError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import Plan, Policy, ReasonCode
 from elasticdl_core.scheduling.pacing import pace
@@ -30,6 +30,9 @@ LOOK_S = 1.0
 
 DRAIN_LOOK_S = 0.25
 """The same while a job waits for slots that are being drained."""
+
+_FAILED_S = 5.0
+"""Seconds to the next pass after one that failed for no outage."""
 
 PRUNE_S = 600.0
 """Seconds between two sweeps of the decision log."""
@@ -117,7 +120,7 @@ class Scheduler:
             try:
                 if await self._capacity() != self._decided_on:
                     wake.set()
-            except UnavailableError:
+            except ElasticDLError:
                 continue  # The next pass says so.
 
     async def _decide(self, wake: asyncio.Event, stop: asyncio.Event) -> None:
@@ -134,6 +137,9 @@ class Scheduler:
             except UnavailableError as error:
                 _log.warning("pass_skipped", error=error.message)
                 await first_of(min(1.0, self._interval_s), stop)
+            except Exception:
+                _log.exception("pass_failed")
+                await first_of(min(_FAILED_S, self._interval_s), stop)
             else:
                 if again:
                     wake.set()

@@ -8,6 +8,7 @@ import contextlib
 import structlog
 
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.items import show_put_off
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.lifecycle import announce_ready, run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -26,6 +27,7 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> int:
         stack.push_async_callback(launcher.close)
         database = Database(settings.database_url, application="elasticdl-scheduler", size=4, overflow=0)
         stack.push_async_callback(database.close)
+        show_put_off()
         leadership = Leadership(database, settings.lease_s)
         scheduler = Scheduler(
             database,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import structlog
 from sqlalchemy import Select, delete, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job.life import ADMITTED_STATES, Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
@@ -19,11 +21,16 @@ from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import add_event, in_seconds, transition
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.items import Items
 from elasticdl_runtime.telemetry import meters
 from elasticdl_scheduler.leadership import NAME, Leadership
 
 PRUNED_AT_ONCE = 2000
 """Decisions that are removed from the log in one transaction, at most."""
+
+
+Apply: TypeAlias = Callable[[AsyncConnection, str, Allocation, "Present"], Awaitable[bool | None]]
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class SchedulerStore:
         self._priors: dict[str, dict[int, float]] = {}
         self._priors_until = 0.0
         self._written: dict[str, str] = {}
+        self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
     async def read(self, capacity: CapacityInfo) -> Present:
         """Reads everything that a plan depends on, at one instant.
@@ -93,7 +101,9 @@ class SchedulerStore:
             if now >= self._priors_until:
                 past = await snapshots.read_past_speeds(connection)
                 self._priors, self._priors_until = scheduling.mean_speeds(past), now + 60.0
-        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas)
+        refused: dict[str, Exception] = {}
+        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas, refused.__setitem__)
+        self._note(refused, rows)
         return Present(
             snapshot,
             {row["id"]: JobState(row["state"]) for row in rows},
@@ -104,6 +114,8 @@ class SchedulerStore:
     async def write(self, epoch: int, present: Present, plan: Plan) -> int:
         """Puts a plan in force, in one transaction that only the holder of the epoch can commit.
 
+        A job that cannot be changed is put off, and keeps no other from its change.
+
         Returns:
             How many jobs' targets or states changed.
 
@@ -111,19 +123,32 @@ class SchedulerStore:
             FencedError: another scheduler leads by now; nothing was written.
             UnavailableError: Postgres does not answer; whether it was written shows in the next snapshot.
         """
-        written: dict[str, str] = {}
-        changes: list[dict[str, Any]] = []
-        work = [
-            (job_id, allocation)
+        work = {
+            job_id: allocation
             for job_id, allocation in plan.allocations.items()
-            if self._differs(job_id, allocation, present)
-        ]
+            if self._differs(job_id, allocation, present) and not self._unchanged.is_put_off(job_id)
+        }
         if not work:
             return 0
+        try:
+            return await self._write(epoch, present, plan, work, self._apply)
+        except (FencedError, UnavailableError):
+            raise
+        except Exception as error:
+            _log.warning("a plan is written job by job", error=repr(error))
+            return await self._write(epoch, present, plan, work, self._apply_alone)
+
+    async def _write(
+        self, epoch: int, present: Present, plan: Plan, work: Mapping[str, Allocation], apply: Apply
+    ) -> int:
+        written: dict[str, str] = {}
+        changes: list[dict[str, Any]] = []
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
-            for job_id, allocation in work:
-                if await self._apply(connection, job_id, allocation, present):
+            for job_id, allocation in work.items():
+                if (changed := await apply(connection, job_id, allocation, present)) is None:
+                    continue
+                if changed:
                     changes.append(_change(job_id, allocation, present.targets[job_id]))
                 written[job_id] = _signature(allocation)
             if changes:
@@ -143,6 +168,27 @@ class SchedulerStore:
                 allocation
             )
         return False
+
+    def _note(self, refused: Mapping[str, Exception], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Says which jobs cannot be read: the others are planned without them."""
+        self._unread.keep(refused)
+        self._unchanged.keep(row["id"] for row in rows)
+        for job_id, error in refused.items():
+            if not self._unread.is_put_off(job_id):
+                self._unread.put_off(job_id, error)
+
+    async def _apply_alone(
+        self, connection: AsyncConnection, job_id: str, allocation: Allocation, present: Present
+    ) -> bool | None:
+        """As ``_apply``; None for a job that cannot be changed, of which nothing is changed then."""
+        try:
+            async with connection.begin_nested():
+                changed = await self._apply(connection, job_id, allocation, present)
+        except Exception as error:
+            self._unchanged.put_off(job_id, error)
+            return None
+        self._unchanged.went_well(job_id)
+        return changed
 
     async def _apply(
         self, connection: AsyncConnection, job_id: str, allocation: Allocation, present: Present

@@ -44,6 +44,7 @@ _OF_ALL = (
     Meter("elasticdl_process_threads", "Threads of Python's."),
     Meter("elasticdl_process_resident_memory_bytes", "Memory that the process has resident."),
     Meter("elasticdl_process_open_fds", "Files and sockets that the process has open."),
+    Meter("elasticdl_process_items_put_off", "Items of its loops that failed and are tried again later."),
     Meter("elasticdl_data_disk_free_bytes", "What is free on the disk of the data directory."),
     Meter("elasticdl_data_disk_size_bytes", "The size of the disk of the data directory."),
 )

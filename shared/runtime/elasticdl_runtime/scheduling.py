@@ -7,7 +7,7 @@ mean is here. The queries are in ``elasticdl_runtime.database.snapshots``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -147,8 +147,11 @@ def snapshot_of(
     priors: Speeds,
     capacity: CapacityInfo,
     quotas: Mapping[str, Quota],
+    refused: Callable[[str, Exception], None] | None = None,
 ) -> Snapshot:
     """The snapshot of one instant.
+
+    A job whose row cannot be read, such as one of another release, is not in it; the slots that it has are nobody's.
 
     Args:
         now: seconds since the epoch, by Postgres' clock.
@@ -156,21 +159,28 @@ def snapshot_of(
         priors: mean speeds of past jobs.
         capacity: what the launcher says.
         quotas: of teams.
+        refused: gets the jobs that cannot be read, by id, and why.
     """
-    ids = {row["id"] for row in rows}
-    # Slots of jobs that are over, or that are not in the database, cannot be given out until they are free.
-    foreign = sum(slots for job_id, slots in capacity.used.items() if job_id not in ids)
     places: dict[str, tuple[Place, ...]] = {}
-    leaving = [0] * len(capacity.devices)
     for use in sorted(capacity.device_uses):
-        if use.job_id in ids:
-            places[use.job_id] = (*places.get(use.job_id, ()), use.devices)
-            continue
-        for number in use.devices:
+        places[use.job_id] = (*places.get(use.job_id, ()), use.devices)
+    jobs, held = {}, dict(capacity.used)
+    for row in rows:
+        try:
+            jobs[row["id"]] = job_view(row, capacity.used, priors, places)
+        except Exception as error:
+            held[row["id"]] = max(held.get(row["id"], 0), row["target_workers"])
+            if refused is not None:
+                refused(row["id"], error)
+    # Slots of jobs that are over, or that are not in the database, cannot be given out until they are free.
+    foreign = sum(slots for job_id, slots in held.items() if job_id not in jobs)
+    leaving = [0] * len(capacity.devices)
+    for use in capacity.device_uses:
+        for number in use.devices if use.job_id not in jobs else ():
             leaving[number] += min(use.share, WHOLE)
     return Snapshot(
         now=now,
-        jobs=tuple(job_view(row, capacity.used, priors, places) for row in rows),
+        jobs=tuple(jobs.values()),
         capacity=Capacity(
             Resources(slots=float(capacity.for_jobs), gpu=float(len(capacity.devices))),
             leaving=Resources(slots=float(foreign), gpu=sum(leaving) / WHOLE),

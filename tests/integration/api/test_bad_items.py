@@ -9,7 +9,6 @@ import pytest
 
 from elasticdl.cli.doctor import put_off
 from elasticdl_api.background.housekeeping import Housekeeping
-from elasticdl_api.background.items import Items
 from elasticdl_api.background.leftovers import LEFT_AT_ONCE, LeftoverCleanup
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
@@ -17,6 +16,7 @@ from elasticdl_api.store.retention import RetentionStore
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.items import Items
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api, make_zip
 from tests.integration.api.test_background import Clock, _launched, _master, _sql
@@ -153,6 +153,29 @@ async def test_rows_that_cannot_be_removed_do_not_keep_the_rest_of_housekeeping(
     counts = await _sql(api, "SELECT count(*) FROM losses GROUP BY job_id ORDER BY 1")
     assert [row[0] for row in counts] == [2, 2, 2]
     assert len(await _sql(api, "SELECT 1 FROM job_disk")) == 3
+
+
+async def test_a_folder_that_could_not_be_removed_is_tried_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = await api.submit()
+    await api.http.post(f"/jobs/{job_id}/cancel")
+    await _sql(api, "UPDATE jobs SET finished_at = now() - interval '9 days'")
+    code = api.services.settings.job_dir(job_id) / "code"
+    code.mkdir(parents=True)
+    clock = Clock()
+
+    class Always(RetentionStore):
+        async def take_turn(self, every_s: float) -> bool:
+            return True
+
+    tidy = Housekeeping(api.services.settings, Always(api.services.database), clock)
+    with monkeypatch.context() as patch:
+        patch.setattr("elasticdl_api.background.housekeeping.remove_tree", lambda _: OSError("busy"))
+        await tidy.step()
+    assert code.exists()
+    for passed in (1, 1000):
+        clock.now += passed
+        await tidy.step()
+    assert not code.exists()
 
 
 async def test_items_are_put_off_ever_longer_and_forgotten_when_they_go_well_or_are_gone() -> None:

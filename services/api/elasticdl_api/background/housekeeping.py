@@ -15,10 +15,11 @@ from pathlib import Path
 
 import structlog
 
-from elasticdl_api.background.items import Items
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
+from elasticdl_api.web import telemetry
 from elasticdl_runtime import disk
+from elasticdl_runtime.items import Items
 from elasticdl_runtime.tree_removal import remove_tree
 
 EVERY_S = 600.0
@@ -39,13 +40,17 @@ class Housekeeping:
     Args:
         settings: ages, and where files are.
         store: the rows.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, settings: ApiSettings, store: RetentionStore) -> None:
+    def __init__(
+        self, settings: ApiSettings, store: RetentionStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._store = store
         self._cleared: dict[str, tuple[datetime, str]] = {}
-        self._items = Items("housekeeping")
+        self._stuck: dict[str, set[str]] = {}
+        self._items = Items("housekeeping", clock, tell=telemetry.tell_of("housekeeping"))
         self._round = self._items.begin()
 
     async def step(self) -> None:
@@ -126,13 +131,25 @@ class Housekeeping:
 
     async def _clear_folders(self, name: str, days: float) -> None:
         """Removes one folder of each job that ended so long ago; a job is looked at once."""
+        stuck = self._stuck.setdefault(name, set())
+        for job_id in list(stuck):
+            await self._clear_folder(name, job_id)
         for _ in range(_MOST_BATCHES):
             ended = await self._store.list_ended(days, self._cleared.get(name))
             for _, job_id in ended:
-                await self._remove_files(self._settings.job_dir(job_id) / name)
+                await self._clear_folder(name, job_id)
             if not ended:
                 return
             self._cleared[name] = ended[-1]
+
+    async def _clear_folder(self, name: str, job_id: str) -> None:
+        """Removes it, or remembers that it is still there."""
+        path = self._settings.job_dir(job_id) / name
+        await self._remove_files(path)
+        if self._items.is_known(str(path)):
+            self._stuck[name].add(job_id)
+        else:
+            self._stuck[name].discard(job_id)
 
     async def _remove_strays(
         self,

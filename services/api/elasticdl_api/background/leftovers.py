@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import structlog
 
-from elasticdl_api.background.items import Items, ItemsPass
 from elasticdl_api.store.intents import IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job.life import JobState
 from elasticdl_core.ports.launcher import Launcher, ProcessState, ProcessStatus, Role
+from elasticdl_runtime.items import Items, ItemsPass
 
 SETTLE_S = 8.0
 """How long a master may take to put its job away after the end."""
@@ -43,7 +43,7 @@ class LeftoverCleanup:
         self._unknown_since: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
         self._left: set[str] = set()
-        self._items = Items("leftovers", clock)
+        self._items = Items("leftovers", clock, tell=telemetry.tell_of("leftovers"))
 
     async def step(self) -> None:
         """Looks at all processes once, and ends what nobody needs.

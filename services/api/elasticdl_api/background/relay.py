@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import structlog
 
-from elasticdl_api.background.items import Items, ItemsPass
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.ports.launcher import Launcher, ProcessSpec, Tenant
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.items import Items, ItemsPass
 
 REFUSED = "refused: "
 _LATER = "later"
@@ -31,7 +31,7 @@ class Relay:
         self._intents = intents
         self._launcher = launcher
         self._reaches = reaches
-        self._items = Items("relay")
+        self._items = Items("relay", tell=telemetry.tell_of("relay"))
 
     async def step(self) -> None:
         """Delivers all that is due.

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from elasticdl_api.background.items import Items
 from elasticdl_api.background.relay import REFUSED
 from elasticdl_api.store.intents import IntentStore, Watched
 from elasticdl_api.store.processes import MasterEnding
@@ -22,6 +21,7 @@ from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.process_life import EndCause, cause_of_exit
+from elasticdl_runtime.items import Items
 
 MAX_FAILURES = 5
 """Masters lost in a row, without the job getting any further, before it fails."""
@@ -162,7 +162,7 @@ class Watchdog:
         self._intents = intents
         self._launcher = launcher
         self._clock = clock
-        self._items = Items("watchdog", clock)
+        self._items = Items("watchdog", clock, tell=telemetry.tell_of("watchdog"))
         self._wrong_since: dict[tuple[str, int, str], float] = {}
         self._returned_at: float | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +41,19 @@ BACKGROUND_DONE = Gauge(
     ["task"],
     registry=REGISTRY,
 )
+
+
+def tell_of(task: str) -> Callable[[int, bool], None]:
+    """What takes the news of the items of a background task."""
+
+    def tell(number: int, failed: bool) -> None:
+        BACKGROUND_PUT_OFF.labels(task).set(number)
+        if failed:
+            BACKGROUND_FAILURES.labels(task).inc()
+
+    return tell
+
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 

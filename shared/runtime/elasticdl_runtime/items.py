@@ -8,17 +8,24 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import structlog
 
-from elasticdl_api.web import telemetry
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.telemetry import meters
 
 _BACKOFF = Backoff(2.0, 600.0)
 _MOST_UNAVAILABLE = 2
 """Items in a row for which something was away, and none before for which it was not: then it is away for all."""
 _log = structlog.get_logger(__name__)
+_all: WeakSet[Items] = WeakSet()
+
+
+def show_put_off() -> None:
+    """Tells in the numbers of this process how many items its loops have put off."""
+    meters.show("elasticdl_process_items_put_off", lambda: sum(map(len, _all)))
 
 
 @dataclass
@@ -33,11 +40,22 @@ class Items:
     Args:
         loop: its name, for the log and the metrics.
         clock: monotonic seconds.
+        tell: gets how many items are put off, and whether that is because one failed now.
+        backoff: how long items are put off.
     """
 
-    def __init__(self, loop: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        loop: str,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[int, bool], None] | None = None,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
         self._loop = loop
         self._clock = clock
+        self._tell = tell
+        self._backoff = backoff
+        _all.add(self)
         self._put_off: dict[Hashable, _PutOff] = {}
         self._show()
 
@@ -49,6 +67,10 @@ class Items:
         """Whether an item failed, and is not due again yet."""
         known = self._put_off.get(item)
         return known is not None and self._clock() < known.until
+
+    def is_known(self, item: Hashable) -> bool:
+        """Whether an item failed, and has not gone well since."""
+        return item in self._put_off
 
     def keep(self, items: Iterable[Hashable]) -> None:
         """Forgets all other items: they are gone."""
@@ -62,22 +84,27 @@ class Items:
             _log.info("an item that was put off went well", task=self._loop, item=str(item))
             self._show()
 
-    def put_off(self, item: Hashable, error: Exception) -> None:
-        """Puts an item off, for longer each time."""
+    def put_off(self, item: Hashable, error: Exception) -> float:
+        """Puts an item off, for longer each time; returns for how many seconds."""
         known = self._put_off.get(item)
         tries = 1 if known is None else known.tries + 1
-        pause_s = _BACKOFF.pause_s(tries)
+        pause_s = self._backoff.pause_s(tries)
         self._put_off[item] = _PutOff(tries, self._clock() + pause_s)
-        telemetry.BACKGROUND_FAILURES.labels(self._loop).inc()
         about = {"task": self._loop, "item": str(item), "tries": tries, "again_in_s": round(pause_s, 1)}
         if tries == 1 and not isinstance(error, UnavailableError):
             _log.error("an item is put off", **about, exc_info=error)
         else:
             _log.warning("an item is put off", **about, error=repr(error))
-        self._show()
+        self._show(failed=True)
+        return pause_s
 
-    def _show(self) -> None:
-        telemetry.BACKGROUND_PUT_OFF.labels(self._loop).set(len(self._put_off))
+    def __len__(self) -> int:
+        """How many items are put off, or were and have not gone well since."""
+        return len(self._put_off)
+
+    def _show(self, *, failed: bool = False) -> None:
+        if self._tell is not None:
+            self._tell(len(self), failed)
 
 
 class ItemsPass:

@@ -1,0 +1,60 @@
+"""One job that cannot be read, or not be changed, planted among others: all others are planned, and it is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elasticdl.cli.doctor import put_off
+from elasticdl_runtime import items
+from elasticdl_runtime.telemetry import meters
+
+pytestmark = pytest.mark.integration
+
+
+def shown() -> float:
+    items.show_put_off()
+    return sum(number for name, _, number in meters.read() if name == "elasticdl_process_items_put_off")
+
+
+async def test_a_job_that_cannot_be_read_keeps_no_other_from_its_workers_and_keeps_its_own(world: Any) -> None:
+    await world.submit("a")
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 4}
+    # What another release let in.
+    await world.sql.execute("UPDATE jobs SET spec = $1 WHERE id = 'a'", json.dumps({"microbatches": "many"}))
+    await world.submit("b")
+    world.slots.slots = 6
+    before = shown()
+    assert await scheduler.decide_once()
+    assert await world.targets() == {"a": 4, "b": 2}
+    assert shown() == before + 1
+    await world.sql.execute("UPDATE jobs SET spec = '{}' WHERE id = 'a'")
+    await scheduler.decide_once()
+    assert shown() == before
+
+
+async def test_a_job_that_cannot_be_changed_keeps_no_other_from_its_change(world: Any) -> None:
+    for name in "abc":
+        await world.submit(name, max_workers=1)
+    await world.sql.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'planted'; END $$ LANGUAGE plpgsql"
+    )
+    await world.sql.execute(
+        "CREATE TRIGGER planted BEFORE UPDATE ON jobs FOR EACH ROW WHEN (OLD.id = 'b') EXECUTE FUNCTION refuse()"
+    )
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    before = shown()
+    assert await scheduler.decide_once()
+    assert await world.targets() == {"a": 1, "b": 0, "c": 1}
+    intents = await world.sql.fetch("SELECT job_id FROM launch_intents ORDER BY 1")
+    assert [row["job_id"] for row in intents] == ["a", "c"]
+    assert await world.sql.fetchval("SELECT count(*) FROM events WHERE job_id = 'b'") == 0
+    assert shown() == before + 1
+    (finding,) = put_off('elasticdl_process_items_put_off{index="0",role="scheduler"} 1.0')
+    assert "scheduler 1" in finding.detail

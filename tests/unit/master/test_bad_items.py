@@ -1,0 +1,123 @@
+"""One item that is refused, planted in each loop of a master: the others are carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from elasticdl_core.ports.launcher import ProcessId
+from elasticdl_master import outbox as module
+from elasticdl_master.api import ApiFailedError
+from elasticdl_master.checkpointing import ServerOperations
+from elasticdl_master.outbox import Outbox
+from elasticdl_master.processes import Processes
+from elasticdl_master.state import events as ev
+from elasticdl_master.state import instructions as do
+from tests.fakes.launcher import FakeLauncher
+
+pytestmark = pytest.mark.unit
+
+
+async def until(work: Awaitable[None], done: asyncio.Event) -> None:
+    """Runs a loop until something has happened."""
+    running = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(done.wait())
+    await asyncio.wait({running, waiting}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert done.is_set(), "the loop stands, or has ended"
+    running.cancel()
+    await asyncio.wait({running})
+
+
+class Posts:
+    """What the api is told; it fails at what it does not like."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.events: list[Any] = []
+        self.all_told = asyncio.Event()
+
+    async def post_events(self, events: list[Any]) -> None:
+        self.events += events
+        self.all_told.set()
+
+    def tell(self, name: str, error: Exception | None = None) -> Callable[[], Awaitable[None]]:
+        async def call() -> None:
+            self.told.append(name)
+            if error is not None:
+                raise error
+
+        return call
+
+
+@pytest.mark.parametrize("error", [ApiFailedError("bug", fix=""), OSError("disk"), InvalidInputError("no", fix="")])
+async def test_a_post_that_the_api_fails_at_does_not_keep_the_state_from_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_FAILED", 2)
+    posts = Posts()
+    outbox = Outbox(posts)  # type: ignore[arg-type]  # all that is asked of it here
+    for name, wrong in (("evaluation", error), ("state", None)):
+        outbox.post(name, posts.tell(name, wrong))
+    await until(outbox.run(), posts.all_told)
+    assert posts.told[-1] == "state"
+    assert [event["detail"] for event in posts.events] == [{"of": "evaluation"}]
+
+
+async def test_a_process_that_may_not_be_ended_does_not_keep_the_next_from_its_launch() -> None:
+    launched = asyncio.Event()
+
+    class Stubborn(FakeLauncher):
+        async def terminate(self, process: ProcessId, *, grace_s: float) -> None:
+            raise PermissionDeniedError("not you", fix="")
+
+        async def launch(self, spec: Any) -> None:
+            launched.set()
+
+    told: list[ev.Event] = []
+
+    async def tell(event: ev.Event) -> None:
+        told.append(event)
+
+    settings: Any = SimpleNamespace(job_id="a-aaaaaa", job_secret="s" * 32)
+    spec: Any = SimpleNamespace(envs={}, num_ps=1, keras="", device_share=0)
+    processes = Processes(settings, spec, Stubborn(), tell)
+    processes.carry_out(do.TerminateWorker(0, 0, 1.0))
+    processes.carry_out(do.LaunchWorker(1, 0, 0))
+    await until(processes.run(), launched)
+    assert told == []
+
+
+async def test_an_order_that_the_servers_refuse_keeps_no_other_waiting_and_comes_again() -> None:
+    orders: list[int] = []
+    pinned = asyncio.Event()
+
+    class Control:
+        addresses = ("a",)
+
+        async def pin(self, number: int, *, one_version: bool) -> int:
+            orders.append(number)
+            if number != 3 and orders.count(number) < 3:
+                raise ConflictError("at different versions", fix="")
+            if number == 1:
+                pinned.set()
+            return 7
+
+        async def unpin(self, number: int) -> None:
+            orders.append(-number)
+
+    async def tell(_: ev.Event) -> None:
+        return
+
+    machine: Any = SimpleNamespace(servers=SimpleNamespace(generation=0), spec=SimpleNamespace(use_async=True))
+    nobody: Any = None
+    operations = ServerOperations(machine, Control(), nobody, nobody, tell, nobody)  # type: ignore[arg-type]
+    for order in (do.Pin(1), do.Pin(2), do.Pin(3), do.Unpin(2)):
+        operations.carry_out(order)
+    await until(operations.run(), pinned)
+    assert orders[:4] == [1, 2, 3, -2]
+    assert orders.count(2) == 1  # nobody wants it any more
