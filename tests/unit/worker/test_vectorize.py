@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import tensorflow as tf
 
 from elasticdl.data import Shard, create_data_reader, recordio
@@ -28,11 +29,28 @@ def by_table(dataset: Any) -> Any:
     return dataset.map(lambda columns: (table.lookup(columns), tf.strings.to_hash_bucket_fast(columns[0], 10)))
 
 
+def dated(columns: Any) -> Any:
+    parts = tf.strings.split(tf.strings.join(["2024", columns[0], columns[1]], separator="-"), "-")
+    return tf.strings.to_number(parts[0], tf.int64) * 12 + tf.strings.to_number(parts[1], tf.int64), columns[0]
+
+
 FEEDS: dict[str, tuple[Any, bool]] = {
     "numbers": (lambda d: d.map(number), True),
     "two maps": (lambda d: d.map(number).map(lambda x, y: ({"ids": x + 1}, y * 2.0)).prefetch(1), True),
     "a table and hashes": (by_table, True),
     "control flow": (lambda d: d.map(lambda c: (tf.cond(c[0] == "1", lambda: 2.0, lambda: 3.0), c[1])), True),
+    "a split text": (
+        lambda d: d.map(lambda c: (tf.strings.split(tf.strings.join([c[0], "-", c[1]]), "-"), c[0])),
+        True,
+    ),
+    "a split of several": (
+        lambda d: d.map(lambda c: (tf.strings.split(c[:2] + "-x", "-").flat_values, c[0])),
+        True,
+    ),
+    "a date": (lambda d: d.map(dated), True),
+    "parts of texts": (lambda d: d.map(lambda c: (tf.strings.substr(c + "abc", [1] * 4, [2] * 4), c[0])), True),
+    "a part of one": (lambda d: d.map(lambda c: (tf.strings.substr(c[1] + "abc", 1, 2), c[0])), True),
+    "joined": (lambda d: d.map(lambda c: (tf.strings.join([c, c[0], "x"], separator="+"), c[0])), True),
     "a random number": (lambda d: d.map(lambda c: (tf.random.uniform([]), number(c)[1])), False),
     "python": (lambda d: d.map(lambda c: (tf.numpy_function(len, [c], tf.int64), c[0])), False),
     "a filter": (lambda d: d.map(number).filter(lambda x, y: y > 0.5), False),
@@ -175,3 +193,65 @@ def test_a_bad_record_is_named_either_way(clicks: Path, tmp_path: Path) -> None:
 def test_ragged_records_stay_record_by_record() -> None:
     source = tf.data.Dataset.from_tensors(["a b"])
     assert find_map_chain(source.map(lambda text: tf.strings.split(text)), source) is None
+
+
+def texts(tmp_path: Path, lines: list[str]) -> Path:
+    path = tmp_path / "texts.csv"
+    path.write_text("text,label\n" + "".join(f"{line},{number}\n" for number, line in enumerate(lines)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: (tf.strings.split(c[0], "-")[0], c[1]),
+        lambda c: (tf.io.decode_raw(c[0], tf.uint8)[:2], c[1]),
+    ],
+    ids=["split", "decode_raw"],
+)
+def test_a_minibatch_that_fails_as_a_whole_is_made_record_by_record(tmp_path: Path, change: Any) -> None:
+    path = texts(tmp_path, ["ab-cd"] * 8 + ["abc", "abcd-e-f"] + ["ab-cd"] * 6)
+    pipeline = pipeline_of(path, lambda d: d.map(change), 4)
+    slow = pipeline_of(path, lambda d: d.map(change), 4)
+    slow._chain = None
+    shard = Shard(str(path), 0, 16)
+    found, expected = (values_of(one.minibatches(shard)) for one in (pipeline, slow))
+    assert pipeline._whole is not None
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("sizes", [[4] * 20, [4] * 9 + [5] * 11], ids=["of one size", "of two"])
+def test_images_are_decoded_by_the_minibatch(tmp_path: Path, sizes: list[int]) -> None:
+    path = tmp_path / "images.recordio"
+    with recordio.Writer(str(path)) as writer:
+        for number, size in enumerate(sizes):
+            pixels = tf.cast(tf.fill([size, 4, 1], number), tf.uint8)
+            writer.write(tf.io.encode_png(pixels).numpy())
+
+    def cut(record: Any) -> Any:
+        return tf.io.decode_png(record, 1)[:4], tf.strings.length(record)
+
+    found = values_of(pipeline_of(path, lambda d: d.map(cut), 5).minibatches(Shard(str(path), 0, 20)))
+    assert [int(value[0, 0, 0]) for batch in found[::2] for value in batch] == list(range(20))
+
+
+def test_a_record_that_no_way_can_make_is_still_the_feed_s(tmp_path: Path) -> None:
+    path = texts(tmp_path, ["1"] * 8 + ["x"] * 2)
+    pipeline = pipeline_of(path, lambda d: d.map(lambda c: (tf.strings.to_number(c[0]), c[1])), 4)
+    with pytest.raises(UserCodeError, match="could not correctly convert string: x"):
+        list(pipeline.minibatches(Shard(str(path), 0, 10)))
+
+
+def test_it_is_said_which_operation_of_which_line_is_done_record_by_record(tmp_path: Path) -> None:
+    def parse(columns: Any) -> Any:
+        return tf.strings.unicode_decode(columns[0], "UTF-8")[0], columns[1]
+
+    path = texts(tmp_path, ["ab"] * 9)
+    with structlog.testing.capture_logs() as logs:
+        list(pipeline_of(path, lambda d: d.map(parse)).minibatches(Shard(str(path), 0, 9)))
+    (reason,) = (entry["reason"] for entry in logs if entry["event"] == "feed runs record by record")
+    line = parse.__code__.co_firstlineno + 1
+    assert reason == (
+        f"the operation UnicodeDecode (test_vectorize.py, line {line}) is done for one record at a time alone"
+    )

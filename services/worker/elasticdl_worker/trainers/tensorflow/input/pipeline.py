@@ -31,6 +31,7 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input import operations
+from elasticdl_worker.trainers.tensorflow.input.converters import reason_of
 from elasticdl_worker.trainers.tensorflow.input.vectorize import (
     MapChain,
     equal_values,
@@ -54,6 +55,7 @@ E = TypeVar("E")
 _CHUNK_RECORDS = 512
 _COMPARED_RECORDS = 8
 _PREFETCH = 2
+_FASTER = "write it with operations of whole tensors (tf.strings, tf.io.parse_example, arithmetic), for speed"
 _POSITIVE = (1 << 63) - 1
 _log = structlog.get_logger(__name__)
 
@@ -277,20 +279,43 @@ class InputPipeline:
             if not equal_values(
                 whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))
             ):
+                _log.info(
+                    "feed runs record by record", reason="minibatches are not what single records are: it draws"
+                )
                 return
         except Exception as error:
-            _log.info("feed runs record by record", reason=_first_line(error))
+            _log.info("feed runs record by record", reason=reason_of(error, chain.maps), fix=_FASTER)
             return
-        self._use(whole, chain)
+        self._use(self._or_one_by_one(whole, chain), chain)
+
+    def _or_one_by_one(self, whole: Callable[[object], Nested], chain: MapChain) -> Callable[[object], Nested]:
+        """Whole minibatches, and of those that fail so the records one by one: what is wrong there is the user's."""
+        single: Callable[[object], Nested] | None = None
+
+        def made(raw: object) -> Nested:
+            nonlocal single
+            try:
+                return whole(raw)
+            except tf.errors.OpError as error:
+                if single is None:
+                    _log.info("a minibatch is made record by record", reason=str(_shown(error))[:200])
+                    single = self._looped(chain)
+                return single(raw)
+
+        return made
+
+    def _looped(self, chain: MapChain) -> Callable[[object], Nested]:
+        """A compiled loop over the records of a minibatch."""
+        with silence_tensorflow():
+            threads = tf.config.threading.get_intra_op_parallelism_threads()
+            return CompiledFunction(one_by_one(chain, threads), (self._chunk_spec,))
 
     def _try_one_by_one(self, chain: MapChain) -> None:
         """Makes minibatches by a compiled loop over their records from now on, if TensorFlow can compile one."""
         try:
-            with silence_tensorflow():
-                threads = tf.config.threading.get_intra_op_parallelism_threads()
-                looped = CompiledFunction(one_by_one(chain, threads), (self._chunk_spec,))
+            looped = self._looped(chain)
         except Exception as error:
-            _log.info("feed runs in a dataset of its own each time", reason=_first_line(error))
+            _log.info("feed runs in a dataset of its own each time", reason=reason_of(error, chain.maps))
             return
         self._use(looped, chain)
 
@@ -319,10 +344,6 @@ class InputPipeline:
 def _first(shard: Shard, reading: Reading | None) -> Shard:
     """Some records of a shard."""
     return shard if reading is None else reading.example(_COMPARED_RECORDS)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]
 
 
 def _shown(error: Exception) -> Exception:

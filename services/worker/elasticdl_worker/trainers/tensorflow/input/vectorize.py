@@ -17,6 +17,7 @@ import numpy as np
 
 from elasticdl_worker.trainers.tensorflow.drawing import operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.input.converters import register_converters
 from elasticdl_worker.trainers.tensorflow.types import (
     Dataset,
     MapDataset,
@@ -25,23 +26,10 @@ from elasticdl_worker.trainers.tensorflow.types import (
     ShuffleDataset,
     Tensor,
     TracedFunction,
-    VectorizedOperation,
 )
 
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
 _TRANSPARENT = ("_PrefetchDataset", "_OptionsDataset")
-_ELEMENTWISE = (
-    "AsString",
-    "DecodeRaw",
-    "StaticRegexReplace",
-    "StringLength",
-    "StringLower",
-    "StringStrip",
-    "StringToHashBucketFast",
-    "StringToHashBucketStrong",
-    "StringToNumber",
-    "StringUpper",
-)
 
 
 @dataclass(frozen=True)
@@ -162,36 +150,6 @@ def equal_values(first: Nested, second: Nested) -> bool:
         elif not np.array_equal(a, b):
             return False
     return True
-
-
-def register_converters() -> None:
-    """Teaches ``tf.vectorized_map`` operations on strings that treat each element by itself."""
-    from tensorflow.python.ops.parallel_for import pfor
-
-    def convert(pfor_input: VectorizedOperation) -> object:
-        operation = pfor_input.op
-        outputs = pfor._create_op(
-            operation.type,
-            [pfor_input.stacked_input(0)],
-            [output.dtype for output in operation.outputs],
-            attrs=operation.node_def.attr,
-        ).outputs
-        return pfor.wrap(outputs[0], True)
-
-    def convert_lookup(pfor_input: VectorizedOperation) -> object:
-        found = tf.raw_ops.LookupTableFindV2(
-            table_handle=pfor_input.unstacked_input(0),
-            keys=pfor_input.stacked_input(1),
-            default_value=pfor_input.unstacked_input(2),
-        )
-        return pfor.wrap(found, True)
-
-    known = pfor._pfor_converter_registry
-    for name in _ELEMENTWISE:
-        if name not in known:
-            pfor.RegisterPFor(name)(convert)
-    if "LookupTableFindV2" not in known:
-        pfor.RegisterPFor("LookupTableFindV2")(convert_lookup)
 
 
 def _has_state(function: TracedFunction) -> bool:
