@@ -19,6 +19,7 @@ from elasticdl_agent.processes.isolation import Isolation
 from elasticdl_agent.processes.quotas import Quotas
 from elasticdl_agent.servicer import AgentServicer, authenticator
 from elasticdl_agent.table import COMMANDS, KEEP_ENDED, ProcessTable, kind_of
+from elasticdl_agent.table_launcher import TableLauncher
 from elasticdl_agent.zygote.client import START_DELAY_S, ZygoteClient
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
@@ -155,7 +156,7 @@ class Agent:
         meters.show_all("agent", self._table.meters)
         meters.show_disk(self._directories.data)
         own = self._issue_own()
-        servicer = AgentServicer(self._table, self._directories)
+        servicer = AgentServicer(TableLauncher(self._table, self._directories), self._directories)
         self._server = make_server(SERVICE, servicer, authenticator(self._node_token, self._endpoints.cluster_secret))
         listen(self._server, self.address, own)
         await self._server.start()

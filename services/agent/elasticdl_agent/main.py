@@ -8,9 +8,11 @@ import structlog
 
 from elasticdl_agent.agent import PRELOADS, Agent
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.kubernetes.agent import KubernetesAgent
+from elasticdl_agent.kubernetes.settings import KubernetesSettings
 from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_agent.processes.isolation import parse_uids
-from elasticdl_agent.settings import AgentSettings
+from elasticdl_agent.settings import KUBERNETES, AgentSettings, LauncherSettings
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
@@ -19,7 +21,12 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(stop: asyncio.Event) -> int:
-    """Serves until ``stop`` is set, then ends all processes; returns the exit code."""
+    """Serves until ``stop`` is set, and ends all processes that are this machine's; returns the exit code."""
+    if LauncherSettings.read().launcher == KUBERNETES:
+        async with KubernetesAgent(KubernetesSettings.read()) as launching:
+            _log.info("agent serves", address=launching.address)
+            await stop.wait()
+            return 0
     settings = AgentSettings.read()
     agent = Agent(
         AgentDirectories(settings.data_dir, settings.run_dir),

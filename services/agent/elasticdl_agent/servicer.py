@@ -8,12 +8,11 @@ import contextlib
 import hmac
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from elasticdl_agent.directories import AgentDirectories
-from elasticdl_agent.processes.logs import read_logs
-from elasticdl_agent.table import ProcessTable
 from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
-from elasticdl_core.ports.launcher import Inquiry, ProcessId, Role, Tenant
+from elasticdl_core.ports.launcher import Inquiry, Launcher, ProcessId, Role, Tenant
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime import tokens
 from elasticdl_runtime.launcher import codec
@@ -93,26 +92,38 @@ def authenticator(node_token: str, cluster_secret: str) -> Callable[[str], Agent
     return authenticate
 
 
+class ServedLauncher(Launcher, Protocol):
+    """What the agent serves: a launcher that tells the roles of a job apart."""
+
+    def leaving(self, job_id: str) -> bool:
+        """Whether the job as a whole was told to leave and has not left yet."""
+        ...
+
+    async def terminate_job(self, job_id: str, *, grace_s: float, roles: frozenset[Role] = frozenset(Role)) -> None:
+        """Terminates the processes of a job that have these roles; of all roles, the job leaves as a whole."""
+        ...
+
+
 class AgentServicer:
     """Serves the Agent service of ``agent.proto``.
 
     Args:
-        table: the processes.
-        directories: where logs are.
+        launcher: has the processes.
+        directories: say what an id may be.
     """
 
-    def __init__(self, table: ProcessTable, directories: AgentDirectories) -> None:
-        self._table = table
+    def __init__(self, launcher: ServedLauncher, directories: AgentDirectories) -> None:
+        self._launcher = launcher
         self._directories = directories
 
     async def Launch(self, request: agent_pb2.LaunchRequest, caller: AgentCaller) -> agent_pb2.LaunchResponse:
         """Launches a process once."""
         spec = codec.spec_from_message(request)
         caller.require_process(spec.id)
-        if caller.job_id is not None and self._table.leaving(caller.job_id):
+        if caller.job_id is not None and self._launcher.leaving(caller.job_id):
             raise ConflictError(f"job {caller.job_id} is being terminated", fix="launch nothing more and exit")
         # Whose a job is the node says: a master is believed in nothing about it.
-        self._table.launch(spec if caller.job_id is None else replace(spec, tenant=Tenant()))
+        await self._launcher.launch(spec if caller.job_id is None else replace(spec, tenant=Tenant()))
         return agent_pb2.LaunchResponse()
 
     async def Terminate(
@@ -121,7 +132,7 @@ class AgentServicer:
         """Asks a process to leave."""
         process = codec.id_from_message(request.id)
         caller.require_process(process)
-        self._table.terminate(process, grace_s=_grace(request.grace_s))
+        await self._launcher.terminate(process, grace_s=_grace(request.grace_s))
         return agent_pb2.TerminateResponse()
 
     async def TerminateJob(
@@ -131,13 +142,13 @@ class AgentServicer:
         caller.require_job(request.job_id)
         roles = frozenset(Role) if caller.job_id is None else MASTER_ROLES
         self._directories.check(ProcessId(request.job_id, Role.MASTER, 0, 0))
-        self._table.terminate_job(request.job_id, grace_s=_grace(request.grace_s), roles=roles)
+        await self._launcher.terminate_job(request.job_id, grace_s=_grace(request.grace_s), roles=roles)
         return agent_pb2.TerminateResponse()
 
     async def List(self, request: agent_pb2.ListRequest, caller: AgentCaller) -> agent_pb2.ListResponse:
         """Lists processes."""
         caller.require_job(request.job_id)
-        statuses = self._table.statuses(request.job_id or None)
+        statuses = await self._launcher.list(request.job_id or None)
         return agent_pb2.ListResponse(processes=[codec.status_to_message(status) for status in statuses])
 
     async def Watch(
@@ -145,24 +156,24 @@ class AgentServicer:
     ) -> AsyncGenerator[agent_pb2.ProcessStatus]:
         """Streams the statuses of a job's processes."""
         caller.require_job(request.job_id)
-        async with contextlib.aclosing(self._table.watch(request.job_id)) as statuses:
+        async with contextlib.aclosing(self._launcher.watch(request.job_id)) as statuses:
             async for status in statuses:
                 yield codec.status_to_message(status)
 
     async def Capacity(self, request: agent_pb2.CapacityRequest, caller: AgentCaller) -> agent_pb2.CapacityResponse:
         """Slots in all, in use, and reserved by others."""
-        return codec.capacity_to_message(self._table.capacity())
+        return codec.capacity_to_message(await self._launcher.capacity())
 
     async def Reserve(self, request: agent_pb2.ReserveRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
         """Takes slots from jobs."""
         caller.require_node()
-        self._table.reserve(request.name, int(request.slots), request.grace_s)
+        await self._launcher.reserve(request.name, int(request.slots), grace_s=request.grace_s)
         return agent_pb2.ReserveResponse()
 
     async def Release(self, request: agent_pb2.ReleaseRequest, caller: AgentCaller) -> agent_pb2.ReserveResponse:
         """Gives reserved slots back."""
         caller.require_node()
-        self._table.release(request.name)
+        await self._launcher.release(request.name)
         return agent_pb2.ReserveResponse()
 
     async def Logs(self, request: agent_pb2.LogsRequest, caller: AgentCaller) -> AsyncGenerator[agent_pb2.LogsChunk]:
@@ -170,13 +181,12 @@ class AgentServicer:
         caller.require_job(request.job_id)
         process = ProcessId(request.job_id, codec.role_from_text(request.role), request.index, 0)
         self._directories.check(process)
-        pieces = read_logs(
-            self._directories.log_dir(process.job_id),
+        pieces = self._launcher.logs(
+            process.job_id,
             process.role,
             process.index,
             tail=None if request.tail < 0 else int(request.tail),
             follow=request.follow,
-            may_grow=lambda: self._table.may_print_more(process.job_id, process.role, process.index),
             since=request.since_ms / 1000 if request.since_ms > 0 else None,
             lines=int(request.lines) - 1 if request.lines > 0 else None,
         )
@@ -199,7 +209,7 @@ class AgentServicer:
             self._directories.check(ProcessId(request.job_id, Role.MASTER, 0, 0))
         elif inquiry is not Inquiry.METRICS:
             raise InvalidInputError(f"{inquiry} of all jobs would be too much", fix="ask for one job")
-        for found in await self._table.inspect(request.job_id or None, inquiry, seconds=request.seconds):
+        for found in await self._launcher.inspect(request.job_id or None, inquiry, seconds=request.seconds):
             yield codec.inspected_to_message(found)
 
     async def Meters(self, request: agent_pb2.MetersRequest, caller: AgentCaller) -> agent_pb2.MetersResponse:

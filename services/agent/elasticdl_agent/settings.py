@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS
 from elasticdl_agent.processes.devices import AUTO
@@ -13,6 +13,25 @@ from elasticdl_agent.table import KEEP_ENDED
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.launcher.addresses import RpcTransport
 from elasticdl_runtime.settings import ProcessSettings
+
+PROCESS, KUBERNETES = "process", "kubernetes"
+
+
+class LauncherSettings(ProcessSettings):
+    """What an agent runs processes with.
+
+    Attributes:
+        launcher: ``ELASTICDL_LAUNCHER``, ``process`` for this machine's own, ``kubernetes`` for pods.
+    """
+
+    launcher: str = PROCESS
+
+    @field_validator("launcher")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in (PROCESS, KUBERNETES):
+            raise InvalidInputError(f"there is no launcher {value!r}", fix=f"use {PROCESS} or {KUBERNETES}")
+        return value
 
 
 class AgentSettings(ProcessSettings):

@@ -21,18 +21,21 @@ from typing import TypeVar
 
 import structlog
 
-from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.strategy import ModelSight
+from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EXIT_UNREACHABLE
 from elasticdl_runtime.device_turns import told_grant
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.memory import keep_large_blocks, keep_one_heap
+from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE, RpcSettings
 from elasticdl_runtime.telemetry import meters
 from elasticdl_runtime.telemetry.logs import configure_logs
+from elasticdl_runtime.tokens import certificate_name
 from elasticdl_worker import framework_environment
-from elasticdl_worker.collectives import open_lobby
+from elasticdl_worker.collectives import LinkSecurity, Lobby, open_lobby
 from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.group.loop import MemberLoop, Membership
 from elasticdl_worker.loop import ExitReason, TaskLoop
@@ -125,12 +128,26 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         membership = None
         if registration.spec.by_group:
             keep_one_heap()  # of the training thread, which takes as much memory as all gradients in each step
-            lobby = open_lobby(settings.sockets)
+            lobby = _open_lobby(settings)
             stack.callback(lobby.close)
             attendance = Attendance(master, session, owner, lobby.endpoint, lobby.abort)
             stack.push_async_callback(attendance.close)
             membership = Membership(owner, lobby, attendance)
         return await _work(registration, session, parameters, membership, traces, index, stop, start_up)
+
+
+def _open_lobby(settings: WorkerSettings) -> Lobby:
+    """The lobby for members of this machine and, where this process has an address of its own, of others."""
+    if not settings.group_host:
+        return open_lobby(settings.sockets)
+    file = RpcSettings.read().rpc_credentials
+    if file is None:
+        raise InvalidInputError(
+            "members on other machines are met under TLS, and this process has no credentials",
+            fix=f"set {CREDENTIALS_VARIABLE}, or leave ELASTICDL_GROUP_HOST out",
+        )
+    name = certificate_name(settings.job_id, Role.WORKER, settings.index)
+    return open_lobby(settings.sockets, host=settings.group_host, security=LinkSecurity(file, name))
 
 
 async def _inspect(master: MasterClient, registration: Registration) -> None:

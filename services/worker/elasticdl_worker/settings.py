@@ -21,8 +21,10 @@ class WorkerSettings(ProcessSettings):
         master: ``ELASTICDL_MASTER``, the master's address.
         sockets: ``ELASTICDL_SOCKETS``, where it may make sockets that other workers of the job reach; the folder for
             temporary files where nobody says so.
+        group_host: ``ELASTICDL_GROUP_HOST``, the address on which workers on other machines reach it; empty for none.
     """
 
+    group_host: str = ""
     job_id: str = ""
     index: int
     incarnation: int = 0

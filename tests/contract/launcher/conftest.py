@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
@@ -16,12 +17,20 @@ import pytest
 
 from elasticdl_agent.agent import Agent
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.kubernetes.access import KubernetesAccess
+from elasticdl_agent.kubernetes.client import KubernetesClient
+from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
+from elasticdl_agent.kubernetes.manifests import PodTemplate
+from elasticdl_agent.kubernetes.settings import KubernetesSettings
+from elasticdl_agent.processes.credentials import ProcessCertificates
 from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role
 from elasticdl_runtime.launcher.addresses import RpcTransport, node_credentials
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.rpc.credentials import RpcCredentials
+from tests.fakes.kubernetes.cluster import FakeKubernetes
+from tests.fakes.kubernetes.node import can_run
 from tests.fakes.launcher import FakeLauncher
 
 STUB = Path(__file__).with_name("stub_process.py")
@@ -175,6 +184,83 @@ async def tls_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarne
             yield AgentHarness(launcher, directories, agent)
 
 
+class PodHarness:
+    """The Kubernetes launcher on a fake cluster, whose pods are real processes.
+
+    Attributes:
+        cluster: the fake.
+    """
+
+    def __init__(self, launcher: KubernetesLauncher, cluster: FakeKubernetes) -> None:
+        self.launcher = launcher
+        self.cluster = cluster
+
+    def spec(
+        self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0, memory_mib: int = 0
+    ) -> ProcessSpec:
+        return ProcessSpec(process, {"STUB": behaviour}, memory_mib=memory_mib, slots=slots)
+
+    async def ready(self, process: ProcessId) -> ProcessStatus:
+        status = await until(self.launcher, process, ProcessState.RUNNING)
+        await printed(self.launcher, process, b"ready\n")
+        return status
+
+
+@contextlib.contextmanager
+def pod_cluster(directories: AgentDirectories, cpu: str = "2.9") -> Iterator[FakeKubernetes]:
+    """A cluster of one node with room for two workers; the data directory is a volume."""
+    if not can_run():
+        pytest.skip("pods of the fake cluster take mount namespaces, which this machine does not let us make")
+    directories.data.mkdir(parents=True)
+    environment = {"PATH": os.environ["PATH"]}
+    nodes = {"node-0": {"cpu": cpu, "memory": "64Gi"}}
+    with FakeKubernetes(nodes, {"elasticdl:test": environment}, {"data": directories.data}) as cluster:
+        yield cluster
+
+
+def pod_settings(directories: AgentDirectories, **changed: object) -> KubernetesSettings:
+    """Settings of an agent on that cluster."""
+    return KubernetesSettings(
+        **{
+            "image": "elasticdl:test",
+            "claim": "data",
+            "worker_memory": "64Mi",
+            "server_cpu": "100m",
+            "server_memory": "64Mi",
+            "data_dir": directories.data,
+            "cluster_secret": ENDPOINTS.cluster_secret,
+            "node_token": NODE_TOKEN,
+            "api_url": ENDPOINTS.api_url,
+            "redis_url": ENDPOINTS.redis_url,
+            **changed,
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def pod_launcher(
+    cluster: FakeKubernetes, directories: AgentDirectories, token: str = "", **changed: object
+) -> AsyncIterator[KubernetesLauncher]:
+    """A launcher on that cluster."""
+    settings = pod_settings(directories, **changed)
+    access = KubernetesAccess.of_kubeconfig(cluster.kubeconfig(token=token))
+    template = PodTemplate(settings, access.namespace, STUB_COMMANDS)
+    certificates = ProcessCertificates(ENDPOINTS.cluster_secret)
+    async with (
+        KubernetesClient(access) as client,
+        KubernetesLauncher(client, template, ENDPOINTS, certificates) as launcher,
+    ):
+        yield launcher
+
+
+@pytest.fixture
+async def pod_harness(directories: AgentDirectories) -> AsyncIterator[PodHarness]:
+    """Each process is a pod."""
+    with pod_cluster(directories) as cluster:
+        async with pod_launcher(cluster, directories) as launcher:
+            yield PodHarness(launcher, cluster)
+
+
 @pytest.fixture(params=["exec_harness", "zygote_harness"])
 def agent_harness(request: pytest.FixtureRequest) -> AgentHarness:
     """The process launcher in both ways."""
@@ -186,6 +272,6 @@ async def fake_harness() -> FakeHarness:
     return FakeHarness()
 
 
-@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness", "tls_harness"])
+@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness", "tls_harness", "pod_harness"])
 def harness(request: pytest.FixtureRequest) -> Harness:
     return request.getfixturevalue(request.param)

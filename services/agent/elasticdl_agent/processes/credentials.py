@@ -21,6 +21,32 @@ from elasticdl_runtime.tokens import certificate_name
 DEFAULT_HOURS = 24.0
 
 
+class ProcessCertificates:
+    """Issues credentials to the processes of jobs, the agent and the holders of the node token.
+
+    Args:
+        cluster_secret: the authority follows from it.
+        hours: how long a certificate is valid; it is due again when a third of that has passed.
+
+    Attributes:
+        renew_after_s: seconds after which one is due again.
+    """
+
+    def __init__(self, cluster_secret: str, hours: float = DEFAULT_HOURS) -> None:
+        self._authority = CertificateAuthority.of_secret(cluster_secret)
+        self._lifetime = timedelta(hours=hours)
+        self.renew_after_s = self._lifetime.total_seconds() / 3
+
+    def of_process(self, process: ProcessId) -> bytes:
+        """Key, certificate and authority of a process of a job, as PEM."""
+        return self.issue(certificate_name(process.job_id, process.role, process.index))
+
+    def issue(self, name: str) -> bytes:
+        """Those for a name."""
+        issued = self._authority.issue([name], self._lifetime)
+        return issued.key + issued.pem + self._authority.pem
+
+
 class CredentialFiles:
     """The files that it has written, and when they are due again.
 
@@ -32,9 +58,8 @@ class CredentialFiles:
 
     def __init__(self, run: Path, cluster_secret: str, hours: float = DEFAULT_HOURS) -> None:
         self._run = run
-        self._authority = CertificateAuthority.of_secret(cluster_secret)
-        self._lifetime = timedelta(hours=hours)
-        self.pause_s = min(60.0, self._lifetime.total_seconds() / 12)
+        self._certificates = ProcessCertificates(cluster_secret, hours)
+        self.pause_s = min(60.0, self._certificates.renew_after_s / 4)
         self._written: dict[Path, tuple[str, JobUser | None, float]] = {}
 
     @property
@@ -74,7 +99,7 @@ class CredentialFiles:
 
     def renew(self) -> int:
         """Issues anew what is due; returns how many."""
-        due = time.monotonic() - self._lifetime.total_seconds() / 3
+        due = time.monotonic() - self._certificates.renew_after_s
         found = [(path, name, user) for path, (name, user, at) in self._written.items() if at <= due]
         for path, name, user in found:
             if path.parent.is_dir():
@@ -84,12 +109,11 @@ class CredentialFiles:
         return len(found)
 
     def _issue(self, path: Path, name: str, user: JobUser | None) -> None:
-        issued = self._authority.issue([name], self._lifetime)
         with durable.writing(path, 0o600) as file:
             if user is not None:
                 os.fchown(file.fileno(), -1, user.gid)
                 os.fchmod(file.fileno(), 0o640)
-            file.write(issued.key + issued.pem + self._authority.pem)
+            file.write(self._certificates.issue(name))
         self._written[path] = (name, user, time.monotonic())
 
 

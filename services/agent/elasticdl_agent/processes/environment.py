@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.errors import InvalidInputError
@@ -153,16 +154,30 @@ def process_environment(
     agent = agent_address(directories.run, endpoints.transport)
     environment = common_environment(variables)
     environment["TMPDIR"] = str(directories.job_run_dir(process.job_id) / "tmp")
+    environment.update(stated_environment(spec, directories.job_dir(process.job_id), agent, endpoints))
+    environment["ELASTICDL_LISTEN"] = process_address(agent, process.job_id, process.role, process.index)
+    return environment
+
+
+def stated_environment(spec: ProcessSpec, job_dir: Path, agent: str, endpoints: Endpoints) -> dict[str, str]:
+    """What every launcher tells a process: what its launch asks for, who it is, and a master where all others are.
+
+    Args:
+        spec: the process.
+        job_dir: its job's folder, as it sees it.
+        agent: address of the agent.
+        endpoints: what masters are told.
+    """
+    process = spec.id
     # Failpoints are the cluster's to set: nobody who asks for a launch can.
-    environment.update({name: value for name, value in spec.environment.items() if name != failpoints.VARIABLE})
+    environment = {name: value for name, value in spec.environment.items() if name != failpoints.VARIABLE}
     environment.update(
         {
             "ELASTICDL_JOB_ID": process.job_id,
             "ELASTICDL_ROLE": str(process.role),
             "ELASTICDL_INDEX": str(process.index),
             "ELASTICDL_INCARNATION": str(process.incarnation),
-            "ELASTICDL_LISTEN": process_address(agent, process.job_id, process.role, process.index),
-            "ELASTICDL_JOB_DIR": str(directories.job_dir(process.job_id)),
+            "ELASTICDL_JOB_DIR": str(job_dir),
         }
     )
     if process.role is Role.MASTER:

@@ -1,6 +1,6 @@
 """The launcher: what starts and stops the processes of jobs.
 
-Adapters: ``process`` (an agent on this machine owns the children), later ``docker`` and ``kubernetes``.
+Adapters: ``process`` (an agent on this machine owns the children) and ``kubernetes`` (an agent makes pods).
 """
 
 from __future__ import annotations

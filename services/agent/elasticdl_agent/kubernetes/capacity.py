@@ -1,0 +1,112 @@
+"""What the nodes of a cluster have for jobs: what they can give, less what other pods request, within quotas."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from elasticdl_agent.kubernetes.client import Manifest
+from elasticdl_agent.kubernetes.pod_states import JOB, ROLE
+from elasticdl_agent.kubernetes.settings import quantity
+from elasticdl_core.ports.launcher import DeviceInfo, Role
+
+GPU = "nvidia.com/gpu"
+_BAD = {"NoSchedule", "NoExecute"}
+
+
+def slots_of(
+    nodes: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    quotas: Iterable[Manifest],
+    request: Mapping[str, float],
+    selector: Mapping[str, str],
+) -> int:
+    """How many workers fit, those that run among them.
+
+    Args:
+        nodes: all of the cluster.
+        pods: all that have not ended, of all namespaces.
+        quotas: of the namespace of jobs.
+        request: what a worker requests, by resource: cores, bytes.
+        selector: labels of the nodes that run jobs.
+    """
+    taken: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    pods_on: dict[str, int] = defaultdict(int)
+    workers: dict[str, float] = defaultdict(float)
+    for pod in pods:
+        where = str(pod["spec"].get("nodeName") or "")
+        asked = requests_of(pod)
+        if is_worker(pod):
+            for name, amount in asked.items():
+                workers[name] += amount
+        elif where:
+            pods_on[where] += 1
+            for name, amount in asked.items():
+                taken[where][name] += amount
+    fit = 0
+    for node in nodes:
+        if not usable(node, selector):
+            continue
+        name, can = str(node["metadata"]["name"]), node.get("status", {}).get("allocatable") or {}
+        rooms = [
+            (quantity(can.get(kind, 0)) - taken[name][kind]) / amount for kind, amount in request.items() if amount
+        ]
+        rooms.append(quantity(can.get("pods", 110)) - pods_on[name])
+        fit += max(0, math.floor(min(rooms) + 1e-9))
+    for quota in quotas:
+        hard, used = quota.get("status", {}).get("hard") or {}, quota.get("status", {}).get("used") or {}
+        for kind, amount in request.items():
+            for spelled in (kind, f"requests.{kind}"):
+                if spelled in hard and amount:
+                    others = max(0.0, quantity(used.get(spelled, 0)) - workers[kind])
+                    fit = min(fit, max(0, math.floor((quantity(hard[spelled]) - others) / amount + 1e-9)))
+    return fit
+
+
+def devices_of(nodes: Iterable[Manifest], selector: Mapping[str, str]) -> tuple[DeviceInfo, ...]:
+    """The GPUs of the nodes that run jobs, numbered through."""
+    count = sum(
+        int(quantity((node.get("status", {}).get("allocatable") or {}).get(GPU, 0)))
+        for node in nodes
+        if usable(node, selector)
+    )
+    return tuple(DeviceInfo(f"gpu{number}", model=GPU) for number in range(count))
+
+
+def is_worker(pod: Manifest) -> bool:
+    """Whether a pod is a worker of ours."""
+    labels = pod["metadata"].get("labels") or {}
+    return JOB in labels and labels.get(ROLE) == Role.WORKER
+
+
+def requests_of(pod: Manifest) -> dict[str, float]:
+    """What a pod requests, by resource: the sum of its containers, or more where an initial one needs more."""
+    spec = pod["spec"]
+    found: dict[str, float] = defaultdict(float)
+    for container in spec.get("containers") or []:
+        for name, amount in _requests(container).items():
+            found[name] += amount
+    for container in spec.get("initContainers") or []:
+        for name, amount in _requests(container).items():
+            found[name] = max(found[name], amount)
+    for name, amount in (spec.get("overhead") or {}).items():
+        found[name] += quantity(amount)
+    return dict(found)
+
+
+def usable(node: Manifest, selector: Mapping[str, str]) -> bool:
+    """Whether pods of jobs can go to a node: it is ready, open, without taints, and has the labels."""
+    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+    if spec.get("unschedulable") or any(taint.get("effect") in _BAD for taint in spec.get("taints") or []):
+        return False
+    if any(labels.get(name) != value for name, value in selector.items()):
+        return False
+    conditions = {one["type"]: one["status"] for one in node.get("status", {}).get("conditions") or []}
+    return conditions.get("Ready") == "True"
+
+
+def _requests(container: Manifest) -> dict[str, float]:
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity(amount) for name, amount in asked.items()}

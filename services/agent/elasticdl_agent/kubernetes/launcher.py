@@ -1,0 +1,552 @@
+"""The Kubernetes launcher: each process of a job is a pod; what the API server holds is the truth.
+
+Nothing is kept here that cannot be read again. What was asked for is written into objects (a pod, its deletion, a
+gate), and a loop that looks at all pods does what is left to do, however often it is started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from signal import SIGTERM
+from types import TracebackType
+
+import structlog
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.kubernetes import capacity as of_nodes
+from elasticdl_agent.kubernetes.client import KubernetesClient, Manifest, QuotaExceededError
+from elasticdl_agent.kubernetes.manifests import (
+    SELECTOR,
+    SERVERS,
+    PodTemplate,
+    anchor_name,
+    credentials_patch,
+    pod_name,
+)
+from elasticdl_agent.kubernetes.mirror import ResourceMirror
+from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
+from elasticdl_agent.kubernetes.pod_states import PodFacts, facts_of
+from elasticdl_agent.kubernetes.settings import parse_pairs, quantity
+from elasticdl_agent.processes.credentials import ProcessCertificates
+from elasticdl_agent.processes.environment import Endpoints, check_variables, stated_environment
+from elasticdl_core.errors import (
+    ConflictError,
+    ElasticDLError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+from elasticdl_core.meters import MeterKey
+from elasticdl_core.ports.launcher import (
+    CapacityInfo,
+    DeviceUse,
+    Inquiry,
+    InspectedProcess,
+    ProcessId,
+    ProcessSpec,
+    ProcessState,
+    ProcessStatus,
+    Role,
+)
+from elasticdl_runtime.launcher.addresses import process_address
+
+_LOOK_S = 5.0
+_CAPACITY_S = 5.0
+_LISTED_S = 4.0
+_KEEP_OLDER = 3
+"""Older incarnations of a process whose pods, and so logs, are kept."""
+_log = structlog.get_logger(__name__)
+
+
+class KubernetesLauncher:
+    """Implements the launcher port (``elasticdl_core.ports.launcher.Launcher``); an async context manager.
+
+    Args:
+        client: of the API server; it stays the caller's.
+        template: what pods have in common.
+        endpoints: what masters are told.
+        certificates: issued to processes.
+
+    Attributes:
+        agent: the address under which masters reach this agent.
+    """
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        template: PodTemplate,
+        endpoints: Endpoints,
+        certificates: ProcessCertificates,
+    ) -> None:
+        settings = template.settings
+        self._client, self._template, self._endpoints, self._certificates = client, template, endpoints, certificates
+        self._directories = AgentDirectories(settings.data_dir, settings.data_dir)
+        self.agent = f"tls://agent.elasticdl@{settings.service}.{template.namespace}.svc:{_port(settings.listen)}"
+        self._statuses: dict[ProcessId, ProcessStatus] = {}
+        self._explained: dict[ProcessId, str] = {}
+        self._slots: dict[ProcessId, tuple[int, int]] = {}
+        self._for_quota: dict[ProcessId, Manifest] = {}
+        self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
+        self._leaving: set[str] = set()
+        self._without_secret: set[ProcessId] = set()
+        self._renewed: dict[ProcessId, float] = {}
+        self._dirty = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._seen_capacity: tuple[float, CapacityInfo] | None = None
+        self._launches = self._endings = 0
+        self._mirror = ResourceMirror(
+            client, template.path("pods"), {"labelSelector": SELECTOR}, facts_of, self._pod_changed
+        )
+
+    async def __aenter__(self) -> KubernetesLauncher:
+        self._tasks = [
+            asyncio.create_task(self._mirror.run(), name="pods"),
+            asyncio.create_task(self._tidy(), name="tidy"),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def address(self, job_id: str, role: Role, index: int) -> str:
+        """The gRPC address where that process listens: the same for each incarnation."""
+        return process_address(self.agent, job_id, role, index)
+
+    def leaving(self, job_id: str) -> bool:
+        """Whether the job as a whole was told to leave and has not left yet."""
+        return job_id in self._leaving
+
+    async def launch(self, spec: ProcessSpec) -> None:
+        """Launches a process; does nothing if that id was launched before, whatever became of it.
+
+        A newer incarnation replaces a living older one and waits, behind a gate, until that has ended. Where a quota
+        has no room it is pending until it has.
+
+        Raises:
+            InvalidInputError: the id is malformed, or no pod can be what is asked for.
+            ConflictError: a newer incarnation was launched, or what is left of the job's last run is being ended.
+            UnavailableError: the API server is away.
+        """
+        process = spec.id
+        self._directories.check(process)
+        check_variables(spec.environment)
+        await self._listed()
+        if process in self._statuses:
+            return
+        if process.job_id in self._leaving:
+            raise ConflictError(f"job {process.job_id} is being terminated", fix="launch again when it has left")
+        siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
+        if any(other.incarnation > process.incarnation for other in siblings):
+            raise ConflictError(
+                f"a newer incarnation of {process} was launched before", fix="take a higher incarnation"
+            )
+        if spec.slots > 1 and spec.slots > (await self.capacity()).slots:
+            raise InvalidInputError(
+                f"{process} wants {spec.slots} slots, more than the cluster has", fix="ask for fewer, or add nodes"
+            )
+        older = [other for other in siblings if not self._ended(other)]
+        try:
+            pod = await self._prepare(spec, gated=bool(older))
+            await self._create(process, pod)
+        except PermissionDeniedError as error:
+            raise InvalidInputError(error.message, fix=error.fix) from None
+        self._launches += 1
+        for other in older:
+            await self.terminate(other, grace_s=0.0)
+
+    async def terminate(self, process: ProcessId, *, grace_s: float) -> None:
+        """Deletes the pod: it is asked to leave, and killed after ``grace_s`` seconds. Returns at once.
+
+        Raises:
+            UnavailableError: the API server is away.
+        """
+        await self._listed()
+        if self._ended(process):
+            return
+        if process in self._for_quota:
+            del self._for_quota[process]
+            self._set(ProcessStatus(process, ProcessState.EXITED, -SIGTERM, "terminated"))
+            return
+        # A grace of 0 would remove the object while its containers still run.
+        await self._client.delete(self._pod(process), grace_s=max(1, math.ceil(grace_s)))
+
+    async def terminate_job(self, job_id: str, *, grace_s: float, roles: frozenset[Role] = frozenset(Role)) -> None:
+        """Does so for all processes of a job; of all roles, all that the job has in the cluster goes with the last.
+
+        Raises:
+            UnavailableError: the API server is away.
+        """
+        await self._listed()
+        if roles == frozenset(Role):
+            self._leaving.add(job_id)
+        for process in self._of_job(job_id):
+            if process.role in roles:
+                await self.terminate(process, grace_s=grace_s)
+        self._dirty.set()
+
+    async def list(self, job_id: str | None = None) -> list[ProcessStatus]:
+        """All known processes of a job, or of all jobs, oldest first.
+
+        Raises:
+            UnavailableError: the pods have not been read yet.
+        """
+        await self._listed()
+        return [status for process, status in self._statuses.items() if job_id in (None, process.job_id)]
+
+    async def watch(self, job_id: str) -> AsyncGenerator[ProcessStatus]:
+        """Yields the present statuses of a job's processes, then each change.
+
+        Raises:
+            UnavailableError: the pods have not been read yet.
+        """
+        queue: asyncio.Queue[ProcessStatus] = asyncio.Queue()
+        present = await self.list(job_id)
+        self._watchers[queue] = job_id
+        try:
+            for status in present:
+                yield status
+            while True:
+                yield await queue.get()
+        finally:
+            del self._watchers[queue]
+
+    async def capacity(self) -> CapacityInfo:
+        """Workers that fit on the nodes, and those that there are.
+
+        Raises:
+            UnavailableError: the API server is away.
+        """
+        await self._listed()
+        used: dict[str, int] = {}
+        uses = []
+        for process, (slots, share) in self._slots.items():
+            if slots and not self._ended(process):
+                used[process.job_id] = used.get(process.job_id, 0) + slots
+                if share:
+                    uses.append(DeviceUse(process.job_id, process.index, (), share))
+        if self._seen_capacity is None or time.monotonic() > self._seen_capacity[0]:
+            self._seen_capacity = time.monotonic() + _CAPACITY_S, await self._look_at_nodes()
+        seen = self._seen_capacity[1]
+        return CapacityInfo(seen.slots, used, isolation="pods", devices=seen.devices, device_uses=tuple(sorted(uses)))
+
+    async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
+        """Refused: who is to go first in a cluster, its priority classes say.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            "slots of a Kubernetes cluster are not reserved here",
+            fix="give the service's pods a priority class above that of jobs, which then leave for them",
+        )
+
+    async def release(self, name: str) -> None:
+        """Refused as ``reserve``.
+
+        Raises:
+            NotFoundError: always.
+        """
+        raise NotFoundError(f"no slots are reserved for {name!r}", fix="do nothing")
+
+    async def logs(
+        self,
+        job_id: str,
+        role: Role,
+        index: int,
+        *,
+        tail: int | None,
+        follow: bool,
+        since: float | None = None,
+        lines: int | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
+
+        What kept a pod from its work stands at the end of its log.
+
+        Raises:
+            NotFoundError: that process was never launched.
+            UnavailableError: the API server is away.
+        """
+        await self._listed()
+        done: list[ProcessId] = []
+        sent = 0
+        while True:
+            known = [one for one in self._of_job(job_id) if _place(one) == (job_id, role, index) and one not in done]
+            if not known and not done:
+                raise NotFoundError(f"there is no log of {role} {index}", fix="wait until it has started")
+            if not done:
+                past = b"".join([piece for one in known async for piece in self._read(one, since, waits=not follow)])
+                shown = cut(past, tail, lines)
+                if shown:
+                    yield shown
+                if not follow:
+                    return
+                sent = len(past)
+            if not known:
+                return
+            for process in known:
+                async with contextlib.aclosing(self._read(process, since, follow=True)) as pieces:
+                    async for piece in pieces:
+                        new, sent = piece[sent:], max(0, sent - len(piece))
+                        if new:
+                            yield new
+                done.append(process)
+
+    async def meters(self) -> Mapping[MeterKey, float]:
+        """How many processes there are, and were."""
+        return self.numbers()
+
+    def numbers(self) -> dict[MeterKey, float]:
+        """How many processes there are, and were."""
+        states = [status.state for status in self._statuses.values()]
+        return {
+            ("elasticdl_agent_processes", "pending"): float(states.count(ProcessState.PENDING)),
+            ("elasticdl_agent_processes", "running"): float(states.count(ProcessState.RUNNING)),
+            ("elasticdl_agent_launches_total", ""): float(self._launches),
+            ("elasticdl_agent_ended_total", ""): float(self._endings),
+        }
+
+    async def inspect(
+        self, job_id: str | None, inquiry: Inquiry, *, seconds: float = 0.0
+    ) -> Sequence[InspectedProcess]:
+        """Names the living processes; none is asked: that takes a door in each, which pods do not have yet."""
+        return [
+            InspectedProcess(process, str(status.state))
+            for process, status in self._statuses.items()
+            if job_id in (None, process.job_id) and not self._ended(process)
+        ]
+
+    # -- making pods -----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, spec: ProcessSpec, *, gated: bool) -> Manifest:
+        """Makes all that a pod needs before it; returns its manifest."""
+        process, template, directories = spec.id, self._template, self._directories
+        job_dir = directories.job_dir(process.job_id)
+        environment = stated_environment(spec, job_dir, self.agent, self._endpoints)
+        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        await asyncio.to_thread(self._make_folders, process.job_id)
+        anchor = await self._client.apply(
+            template.path("configmaps", anchor_name(process.job_id)), template.anchor(process.job_id)
+        )
+        uid = str(anchor["metadata"]["uid"])
+        pod = template.pod(spec, environment, directories, uid, gated=gated)
+        credentials = self._certificates.of_process(process)
+        if process.role in SERVERS:
+            service = template.service(process, uid)
+            await self._client.apply(template.path("services", service["metadata"]["name"]), service)
+        if process.role is Role.PS:
+            budget = template.budget(process.job_id, uid)
+            await self._client.apply(template.path("poddisruptionbudgets", budget["metadata"]["name"]), budget)
+        secret = template.secret(spec, environment, credentials, uid)
+        await self._client.apply(template.path("secrets", pod_name(process)), secret)
+        self._renewed[process] = time.monotonic()
+        self._slots[process] = spec.slots, spec.device_share
+        return pod
+
+    async def _create(self, process: ProcessId, pod: Manifest) -> None:
+        try:
+            await self._client.call("POST", self._template.path("pods"), pod)
+        except ConflictError:
+            pass  # it was made before
+        except QuotaExceededError as error:
+            self._for_quota[process] = pod
+            self._explained[process] = error.message
+        if process not in self._statuses:
+            self._set(ProcessStatus(process, ProcessState.PENDING))
+
+    def _make_folders(self, job_id: str) -> None:
+        """On the shared volume, as the user of all pods: the kubelet would make them as root."""
+        directories = self._directories
+        try:
+            for folder in (directories.job_dir(job_id), *directories.worker_folders(job_id)):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnavailableError(
+                f"the shared volume cannot be written: {error}",
+                fix="see that the agent mounts the claim at its data_dir",
+            ) from None
+
+    # -- what pods do ----------------------------------------------------------------------------------------------
+
+    def _pod_changed(self, name: str, facts: PodFacts | None) -> None:
+        self._dirty.set()
+        if facts is not None:
+            process = facts.status.id
+            self._explained[process] = facts.explanation
+            known = self._statuses.get(process)
+            if known is None or (known != facts.status and known.state is not ProcessState.EXITED):
+                self._set(facts.status)
+            return
+        # Nothing of ours removes the record of a pod that lives.
+        process_lost = next((one for one in self._statuses if pod_name(one) == name), None)
+        if process_lost is not None and not self._ended(process_lost):
+            self._set(ProcessStatus(process_lost, ProcessState.EXITED, None, "launcher_lost"))
+
+    def _set(self, status: ProcessStatus) -> None:
+        process = status.id
+        self._statuses[process] = status
+        if status.state is ProcessState.EXITED:
+            self._endings += 1
+            self._seen_capacity = None
+            self._forget_old()
+        for queue, job_id in self._watchers.items():
+            if job_id == process.job_id:
+                queue.put_nowait(status)
+
+    def _forget_old(self) -> None:
+        """Forgets processes of jobs of which nothing is left in the cluster when very many have ended."""
+        keep = self._template.settings.keep_processes
+        if len(self._statuses) <= keep + keep // 10:
+            return
+        present = {facts.status.id.job_id for facts in self._mirror.items.values()} | self._leaving
+        present |= {process.job_id for process in self._statuses if not self._ended(process)}
+        old = [process for process in self._statuses if process.job_id not in present]
+        for process in old[: len(self._statuses) - keep]:
+            del self._statuses[process]
+            for book in (self._explained, self._slots, self._renewed):
+                book.pop(process, None)
+            self._without_secret.discard(process)
+
+    # -- tidying up ------------------------------------------------------------------------------------------------
+
+    async def _tidy(self) -> None:
+        """Does what is left to do whenever something changed, and every few seconds."""
+        await self._mirror.listed.wait()
+        while True:
+            self._dirty.clear()
+            with contextlib.suppress(UnavailableError):
+                await self._tidy_once()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._dirty.wait()
+
+    async def _tidy_once(self) -> None:
+        for facts in list(self._mirror.items.values()):
+            process = facts.status.id
+            try:
+                await self._tidy_pod(process, facts)
+            except UnavailableError:
+                raise
+            except ElasticDLError as error:
+                _log.warning("a pod cannot be tidied up", process=str(process), error=error.message)
+        for process, pod in list(self._for_quota.items()):
+            if process in self._for_quota:
+                del self._for_quota[process]
+                await self._create(process, pod)
+        for job_id in list(self._leaving):
+            if all(self._ended(process) for process in self._of_job(job_id)):
+                await self._remove_job(job_id)
+
+    async def _tidy_pod(self, process: ProcessId, facts: PodFacts) -> None:
+        siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
+        if facts.gated and not facts.deleting:
+            older = [
+                other for other in siblings if other.incarnation < process.incarnation and not self._ended(other)
+            ]
+            for other in older:
+                await self.terminate(other, grace_s=0.0)
+            if not older:
+                await self._patch(self._pod(process), {"spec": {"schedulingGates": None}})
+        if facts.hopeless and not facts.deleting:
+            await self._client.delete(self._pod(process), grace_s=1, uid=facts.uid)
+        if facts.ended:
+            if process not in self._without_secret:
+                await self._client.delete(self._template.path("secrets", pod_name(process)))
+                self._without_secret.add(process)
+            newer = sum(other.incarnation > process.incarnation for other in siblings)
+            if newer > _KEEP_OLDER or (
+                facts.deleting and process.job_id not in self._leaving and await self._orphaned(process)
+            ):
+                await self._remove_pod(process, facts)
+        elif time.monotonic() > self._renewed.get(process, -math.inf) + self._certificates.renew_after_s:
+            patch = credentials_patch(self._certificates.of_process(process))
+            await self._patch(self._template.path("secrets", pod_name(process)), patch)
+            self._renewed[process] = time.monotonic()
+
+    async def _orphaned(self, process: ProcessId) -> bool:
+        """Whether the anchor of its job is gone: somebody deleted all of the job, and its record with it."""
+        try:
+            await self._client.call("GET", self._template.path("configmaps", anchor_name(process.job_id)))
+        except NotFoundError:
+            return True
+        return False
+
+    async def _remove_job(self, job_id: str) -> None:
+        await self._client.delete(self._template.path("configmaps", anchor_name(job_id)))
+        left = [facts for facts in self._mirror.items.values() if facts.status.id.job_id == job_id]
+        for facts in left:
+            await self._remove_pod(facts.status.id, facts)
+        if not left:
+            self._leaving.discard(job_id)
+        self._dirty.set()
+
+    async def _remove_pod(self, process: ProcessId, facts: PodFacts) -> None:
+        """Lets go of the record of a pod that has ended."""
+        await self._client.delete(self._pod(process), grace_s=0 if facts.ended else 1, uid=facts.uid)
+        await self._patch(self._pod(process), {"metadata": {"uid": facts.uid, "finalizers": None}})
+
+    async def _patch(self, path: str, patch: Manifest) -> None:
+        with contextlib.suppress(NotFoundError, ConflictError):
+            await self._client.call("PATCH", path, patch, kind="application/merge-patch+json")
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    async def _listed(self) -> None:
+        try:
+            async with asyncio.timeout(_LISTED_S):
+                await self._mirror.listed.wait()
+        except TimeoutError:
+            raise UnavailableError("the pods of jobs have not been listed yet", fix="try again") from None
+
+    async def _look_at_nodes(self) -> CapacityInfo:
+        settings, client, path = self._template.settings, self._client, self._template.path
+        if settings.slots:
+            return CapacityInfo(settings.slots)
+        selector = parse_pairs(settings.node_selector, ",")
+        living = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        nodes = [node async for page, _ in client.pages("/api/v1/nodes") for node in page]
+        pods = [pod async for page, _ in client.pages("/api/v1/pods", living) for pod in page]
+        quotas = [quota async for page, _ in client.pages(path("resourcequotas")) for quota in page]
+        request = {"cpu": quantity(settings.worker_cpu), "memory": quantity(settings.worker_memory)}
+        slots = of_nodes.slots_of(nodes, pods, quotas, request, selector)
+        return CapacityInfo(slots, devices=of_nodes.devices_of(nodes, selector))
+
+    async def _read(
+        self, process: ProcessId, since: float | None, *, follow: bool = False, waits: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """Yields what a pod printed, and why it ended or, with ``waits``, what it waits for."""
+        if process not in self._for_quota:
+            log = PodLog(self._client, self._pod(process), lambda: self._ended(process), since)
+            async with contextlib.aclosing(log.read(follow=follow)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        if (explanation := self._explained.get(process)) and (self._ended(process) or waits):
+            yield f"{explanation}\n".encode()
+
+    def _ended(self, process: ProcessId) -> bool:
+        """Whether nothing of it runs; also of what was never launched."""
+        status = self._statuses.get(process)
+        return status is None or status.state is ProcessState.EXITED
+
+    def _of_job(self, job_id: str) -> Sequence[ProcessId]:
+        return sorted(process for process in self._statuses if process.job_id == job_id)
+
+    def _pod(self, process: ProcessId) -> str:
+        return self._template.path("pods", pod_name(process))
+
+
+def _place(process: ProcessId) -> tuple[str, Role, int]:
+    return process.job_id, process.role, process.index
+
+
+def _port(listen: str) -> str:
+    return listen.rpartition(":")[2]
