@@ -130,8 +130,10 @@ class FakeKubernetes:
             self.api, log_config=None, lifespan="off", ws="none", http="httptools", timeout_graceful_shutdown=0
         )
         self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None
-        self._serving = asyncio.ensure_future(self._server._serve([listener]))
+        config.load()
+        self._server.lifespan, self._listener = config.lifespan_class(config), listener
+        await self._server.startup([listener])
+        self._serving = asyncio.ensure_future(self._server.main_loop())
         self.store.listeners.append(self._changed)
         for name, can in self._nodes.items():
             self.kubelets[name] = Kubelet(self.store, name, self.folder / name, self.images, self.claims, self._hosts)
@@ -141,8 +143,6 @@ class FakeKubernetes:
             made["status"] = {"allocatable": {"pods": "110", **can}, "capacity": dict(can), "conditions": [ready]}
             self.store.replace(NODES, "", name, made, "kubelet", part="status")
         self._resolve()
-        while not self._server.started:
-            await asyncio.sleep(0.005)
 
     async def _stop(self) -> None:
         self.store.listeners.remove(self._changed)
@@ -151,6 +151,7 @@ class FakeKubernetes:
         self.api.cut_watches()
         self._server.should_exit = True
         await self._serving
+        await self._server.shutdown([self._listener])
 
     def _changed(self, event: Event) -> None:
         """What controllers, scheduler and kubelets do when something changes; later, as they do."""
@@ -200,9 +201,9 @@ class FakeKubernetes:
             kind = next(one for one in KINDS.values() if one.kind == found["kind"])
             self.store.replace(kind, found["metadata"].get("namespace", ""), found["metadata"]["name"], found, "gc")
         for found in list(self.store.objects.values()):
-            if "foregroundDeletion" in (found["metadata"].get("finalizers") or []) and found is not waits:
-                if not self.store.owned(found["metadata"]["uid"]):
-                    self._collect(found["metadata"]["uid"])
+            waiting = "foregroundDeletion" in (found["metadata"].get("finalizers") or []) and found is not waits
+            if waiting and not self.store.owned(found["metadata"]["uid"]):
+                self._collect(found["metadata"]["uid"])
 
     def _delete(self, key: tuple[str, str, str]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A node: its kubelet runs pods as processes, each in a mount namespace of its own where volumes lie in their places."""
+"""A node: its kubelet runs pods as processes, each in a mount namespace of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ cd "$1"
 shift
 exec "$@"
 """
-"""First what volumes come from, then mounts as number of the volume, path below it, place and mode; then the command."""
+"""What volumes come from, then mounts (number of the volume, path in it, place, mode), then the command."""
 
 
 class Kubelet:
@@ -240,8 +240,7 @@ class Kubelet:
             return Path(volume["hostPath"]["path"])
         if "secret" in volume:
             return self._project(pod, volume)
-        folder = self._folder(pod, volume)
-        return folder
+        return self._folder(pod, volume)
 
     def _project(self, pod: Object, volume: Object) -> Path:
         """Writes a Secret's files, each whole."""

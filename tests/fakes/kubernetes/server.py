@@ -196,7 +196,7 @@ class ApiServer:
                 raise Refusal(
                     422,
                     "Invalid",
-                    'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+                    'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value',
                 )
             if not isinstance(given, dict) or not given.get("kind") or not given.get("apiVersion"):
                 raise Refusal(400, "BadRequest", "apiVersion and kind must be set")

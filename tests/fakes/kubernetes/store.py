@@ -128,7 +128,7 @@ class Store:
             raise Refusal(
                 409,
                 "Conflict",
-                f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been modified; please apply'
+                f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been modified; apply'
                 " your changes to the latest version and try again",
             )
         if part == "status":
@@ -280,8 +280,8 @@ class Store:
                     raise invalid(
                         kind,
                         name,
-                        f'spec.containers[{number}].resources.requests: Invalid value: "{request}": must be less than or '
-                        f"equal to {resource} limit of {limit}",
+                        f'spec.containers[{number}].resources.requests: Invalid value: "{request}": must be at most '
+                        f"{resource} limit of {limit}",
                     )
         policy = spec.setdefault("restartPolicy", "Always")
         if policy not in ("Always", "OnFailure", "Never"):
@@ -302,21 +302,22 @@ class Store:
     def _check_quota(self, kind: Kind, namespace: str, found: Object) -> None:
         for quota in self.all("resourcequotas", namespace):
             used, asked = self.quota_used(namespace), requests_of(found)
+            pod_name = found["metadata"]["name"]
             for limited, hard in (quota.get("spec", {}).get("hard") or {}).items():
                 name = limited.removeprefix("requests.")
                 if limited != "pods" and name not in asked:
                     raise Refusal(
                         403,
                         "Forbidden",
-                        f'pods "{found["metadata"]["name"]}" is forbidden: failed quota: {quota["metadata"]["name"]}: must '
-                        f"specify {limited}",
+                        f'pods "{pod_name}" is forbidden: failed quota: {quota["metadata"]["name"]}: '
+                        f"must specify {limited}",
                     )
                 if used.get(name, 0.0) + asked.get(name, 0.0) > amount(hard) + 1e-9:
                     raise Refusal(
                         403,
                         "Forbidden",
-                        f'pods "{found["metadata"]["name"]}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, '
-                        f"requested: {limited}={asked.get(name, 0.0):g}, used: {limited}={used.get(name, 0.0):g}, "
+                        f'pods "{pod_name}" is forbidden: exceeded quota: {quota["metadata"]["name"]}'
+                        f", requested: {limited}={asked.get(name, 0.0):g}, used: {limited}={used.get(name, 0.0):g}, "
                         f"limited: {limited}={hard}",
                     )
 
