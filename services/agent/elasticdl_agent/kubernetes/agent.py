@@ -95,4 +95,4 @@ class KubernetesAgent:
                 except ElasticDLError as error:
                     _log.warning("cannot hand out the node's credentials", error=error.message)
             await asyncio.sleep(self._certificates.renew_after_s)
-            own.replace(self._certificates.issue(AGENT_NAME))
+            own.adopt(self._certificates.issue(AGENT_NAME))

@@ -102,7 +102,7 @@ class RpcCredentials:
                 self._look_at = time.monotonic() + _LOOK_S  # what we have goes on for as long as it is valid
         return self._version
 
-    def replace(self, data: bytes) -> None:
+    def adopt(self, data: bytes) -> None:
         """Shows another certificate from now on, where no file is looked at.
 
         Raises:
