@@ -29,7 +29,13 @@ class Cluster:
 
     @property
     def data_dir(self) -> Path:
-        return self.directory / "cluster"
+        return Path(self.environment["ELASTICDL_DATA_DIR"])
+
+    def move_to(self, name: str) -> None:
+        """Has the data directory lie under another name; the cluster is down."""
+        moved = self.directory / name
+        self.data_dir.rename(moved)
+        self.environment["ELASTICDL_DATA_DIR"] = str(moved)
 
     @property
     def token(self) -> str:

@@ -31,6 +31,7 @@ def test_a_suspended_job_goes_on_after_everything_was_lost(tmp_path: Path) -> No
             assert "elasticdl down" in refused.stderr
             cluster.cli("down", timeout=180)
             shutil.rmtree(cluster.data_dir)
+            cluster.environment["ELASTICDL_DATA_DIR"] = str(tmp_path / "another")
             cluster.cli("restore", file, timeout=240)
             cluster.cli(*up, timeout=240)
             assert json.loads(cluster.cli("jobs", "list", "--json").stdout) == before

@@ -1,4 +1,7 @@
-"""What the user is promised of `elasticdl down`: jobs that ran go on after the next `up`, from where they were."""
+"""What the user is promised of `elasticdl down`: jobs that ran go on after the next `up`, from where they were.
+
+Also where the data directory was moved meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def test_a_job_goes_on_after_down_and_up_and_repeats_nothing(tmp_path: Path) -> 
             saved = job.checkpoints()[-1]
             assert saved["kind"] == "suspend"
             assert saved["records_done"] > 0
-            cluster.cli(*up, timeout=240)
+            cluster.move_to("cluster elsewhere")
+            assert "paths follow" in cluster.cli(*up, timeout=240).stdout
             job.trains()
             job.finish()
             job.nothing_lost(most_again=0)

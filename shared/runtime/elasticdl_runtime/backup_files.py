@@ -38,6 +38,7 @@ class BackupManifest:
         sequences: the last value of each.
         files: SHA-256 and size of each member.
         format: of the archive.
+        root: the data directory that paths in the tables lead to; empty in backups that do not say it.
     """
 
     revision: str
@@ -47,6 +48,7 @@ class BackupManifest:
     sequences: dict[str, int]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format: int = FORMAT
+    root: str = ""
 
 
 class BackupWriter:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from elasticdl_agent.cluster.component import Component, log_tail
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
+from elasticdl_agent.cluster.relocation import note_location
 from elasticdl_agent.cluster.services import MIGRATE_S
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_agent.processes.environment import base_environment
@@ -58,6 +59,7 @@ async def back_up(target: Path, directory: DataDirectory, database_url: str, *, 
                 await asyncio.to_thread(_add_jobs, writer, directory.root / "jobs")
         tables = [{"name": one.name, "columns": list(one.columns), "rows": one.rows} for one in dumped.tables]
         manifest = BackupManifest(dumped.revision, own_version(), time.time(), tables, dict(dumped.sequences))
+        manifest.root = str(directory.root)
         await asyncio.to_thread(writer.finish, manifest)
     finally:
         await asyncio.to_thread(writer.abandon)
@@ -98,6 +100,8 @@ async def restore(source: Path, directory: DataDirectory, database_url: str, *, 
         for name in ("bundles", "jobs"):
             count = await asyncio.to_thread(extract, source, name, directory.root / name)
             tell(f"{name}: {count} files")
+        if manifest.root:
+            note_location(directory, Path(manifest.root))
         # The queue is made anew from the database; an old one would be ahead of it.
         await asyncio.to_thread(shutil.rmtree, directory.redis, ignore_errors=True)
         directory.prepare()

@@ -26,6 +26,7 @@ from elasticdl_agent.cluster.component import Component, ComponentSpec
 from elasticdl_agent.cluster.options import DEFAULT_HOST, ClusterOptions
 from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_agent.cluster.redis import EmbeddedRedis
+from elasticdl_agent.cluster.relocation import former_root, note_location, relocate
 from elasticdl_agent.cluster.services import HOSTS_VARIABLE, Wiring
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError
@@ -121,6 +122,7 @@ class Supervisor:
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         directory, options = self._directory, self._options
         await asyncio.to_thread(_empty, directory.run)
+        former = await asyncio.to_thread(former_root, directory)
         tls = await asyncio.to_thread(self._certificate)
         port = free_port(options.port, options.host)
         api_url = in_the_open(options.host, port) if tls is None else tls.url(options.host, port)
@@ -171,8 +173,16 @@ class Supervisor:
         scheduler = self._add(stack, wiring.scheduler_spec())
         await self._start(agent)
         await self._step("schema", _silent(wiring.migrate()))
+        if former is not None:
+            await self._step("moved", self._relocate(former, database_url))
+        else:
+            note_location(directory, directory.root)
         await self._start(api)
         await self._start(scheduler)
+
+    async def _relocate(self, former: Path, database_url: str) -> str:
+        changed = await relocate(self._directory, database_url)
+        return f"from {former}: {changed} paths follow"
 
     def _certificate(self) -> ApiCertificate | None:
         """What the API shows, if it speaks TLS."""

@@ -46,6 +46,11 @@ class DataDirectory:
         return self.root / "cluster.json"
 
     @property
+    def location(self) -> Path:
+        """Where this directory lay when it was used last, as bytes of a path."""
+        return self.root / "location"
+
+    @property
     def lock(self) -> Path:
         """Locked by the supervisor for as long as it lives."""
         return self.root / "lock"
