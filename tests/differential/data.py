@@ -77,6 +77,21 @@ def recordio_files(place: Path, alike: bool) -> Mapping[str, Any]:
     return {"training_data": str(place / "train.recordio")}
 
 
+def parquet_files(place: Path, alike: bool) -> Mapping[str, Any]:
+    """Two Parquet files of small row groups: numbers, text, and lists of as many ids as the first one says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = table(alike=alike)
+    (place / "data").mkdir()
+    for name, some in (("a", records[: len(records) // 3]), ("b", records[len(records) // 3 :])):
+        numbers = {f"x{i}": pa.array([float(one[2 + i]) for one in some], pa.float32()) for i in range(2)}
+        ids = [[int(number) for number in one[6:9]][: int(one[6]) % 4] for one in some]
+        more = {"y": [float(one[0]) for one in some], "ids": ids, "word": [one[9] for one in some]}
+        pq.write_table(pa.table({**numbers, **more}), place / "data" / f"{name}.parquet", 5)
+    return {"training_data": str(place / "data")}
+
+
 def examples(records: list[list[str]]) -> list[bytes]:
     """The numbers of records as messages."""
     import tensorflow as tf

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from elasticdl.data.csv_reader import TRAINED_COLUMNS, CSVDataReader
+from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader, TaskView
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.example import decode_example
 from elasticdl.data.factory import columns_of, create_data_reader, params_like, with_columns
-from elasticdl.data.params import parse_reader_params
+from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader

@@ -20,10 +20,9 @@ from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.file_reader import BoundedCache, first_file
 from elasticdl.data.offset_index import OffsetIndex
 from elasticdl.data.offset_reader import OffsetFileReader
-from elasticdl.data.params import take
+from elasticdl.data.params import TRAINED_COLUMNS, take, take_names
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
-TRAINED_COLUMNS = "trained_columns"
 _PIECE_BYTES = 2 << 20
 _KNOWN_STRIDES = 16_384
 """Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
@@ -126,7 +125,7 @@ class CSVDataReader(OffsetFileReader):
         rows = self._head_rows(first, _SAMPLED_RECORDS)
         if "sep" not in params:
             self._check_separator(first, rows)
-        wanted, given, trained = (_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
+        wanted, given, trained = (take_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
             raise ReaderParamsError(f"reader parameter with_header={header!r}", fix="give true or false")
@@ -442,19 +441,6 @@ def infer_type(values: Iterator[str]) -> str:
         if not INTEGER.fullmatch(value):
             kind = "float"
     return "string" if empty else kind
-
-
-def _names(params: Mapping[str, Any], key: str) -> list[str] | None:
-    names = params.get(key)
-    if names is None:
-        return None
-    if isinstance(names, str):
-        names = [name.strip() for name in names.split(",")]
-    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise ReaderParamsError(f"reader parameter {key}={names!r}", fix=f'give a list of names: {key}=["a","b"]')
-    if len(set(names)) != len(names):
-        raise ReaderParamsError(f"reader parameter {key} names a column twice", fix="name each column once")
-    return list(names)
 
 
 def _one_byte(sep: str) -> str:

@@ -7,11 +7,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from elasticdl.data import files, recordio, tfrecord
-from elasticdl.data.csv_reader import TRAINED_COLUMNS, CSVDataReader
+from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.custom_reader import CustomDataReader
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.file_reader import FileDataReader
-from elasticdl.data.params import parse_reader_params
+from elasticdl.data.grouped_reader import GroupedReader
+from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
@@ -22,15 +23,20 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
     "tfrecord": TFRecordDataReader,
     "csv": CSVDataReader,
 }
+#: Tables in files, whose readers are imported when they are needed.
+_TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+KINDS = sorted([*READERS, *_TABLES.values()])
 _SUFFIXES = {
     ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".csv": "csv", ".tsv": "csv",
+    ".parquet": "parquet", ".pq": "parquet", ".parq": "parquet",
+    ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
 #: How many files are compared before the first shard; a mixed kind further on is found when it is indexed.
 _COMPARED_FILES = 64
 _FOREIGN = {
-    b"PAR1": "a Parquet file", b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
+    b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
     b"\x78\x01": "compressed with zlib", b"\x78\x9c": "compressed with zlib", b"\x78\xda": "compressed with zlib",
@@ -75,16 +81,35 @@ def create_data_reader(
     kind = params.get("kind")
     if kind is None:
         kind = kind_of_origin(data_origin)
-    elif kind not in READERS:
-        raise ReaderParamsError(f"there is no reader {kind!r}", fix=f"use one of: {', '.join(sorted(READERS))}")
+    elif kind not in KINDS:
+        raise ReaderParamsError(f"there is no reader {kind!r}", fix=f"use one of: {', '.join(KINDS)}")
     windows = {key: params.pop(key) for key in WINDOW_PARAMS if key in params}
-    reader: FileDataReader[Any]
-    if kind != CSVDataReader.kind:
-        reader = READERS[kind](data_origin, records_per_task, params)
+    make: Callable[..., DataReader] = READERS.get(kind) or _table_reader(kind, data_origin)
+    reader: DataReader
+    if kind in (RecordIODataReader.kind, TFRecordDataReader.kind):
+        reader = make(data_origin, records_per_task, params)
     else:
         params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
-        reader = CSVDataReader(data_origin, records_per_task, params, predicting=predicting)
-    return WindowedDataReader(reader, records_per_task, windows) if windows else reader
+        reader = make(data_origin, records_per_task, params, predicting=predicting)
+    if not windows:
+        return reader
+    if not isinstance(reader, FileDataReader) or isinstance(reader, GroupedReader):
+        raise ReaderParamsError(
+            f"window= does not go with {kind} data", fix="convert it to CSV, or make windows in a custom_data_reader"
+        )
+    return WindowedDataReader(reader, records_per_task, windows)
+
+
+def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
+    """The reader of files that need pyarrow."""
+    try:
+        from elasticdl.data.arrow_reader import ArrowDataReader, ParquetDataReader
+    except ImportError as error:
+        raise DataError(
+            f"{data_origin}: {kind} files need pyarrow: {error}",
+            fix="install the extra: pip install 'elasticdl-train[parquet]', also where the workers run",
+        ) from error
+    return {"parquet": ParquetDataReader, "arrow": ArrowDataReader}[kind]
 
 
 def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,9 +118,9 @@ def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]
 
 
 def columns_of(reader: DataReader) -> list[str] | None:
-    """The names of the columns of a reader of CSV files, in the order of a record; None for others."""
+    """The names of the columns of a reader of tables, in the order of a record; None for others."""
     rows = reader.rows if isinstance(reader, WindowedDataReader) else reader
-    return rows.columns if isinstance(rows, CSVDataReader) else None
+    return rows.columns if isinstance(rows, CSVDataReader | GroupedReader) else None
 
 
 def with_columns(params: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
@@ -172,6 +197,8 @@ def _kind_of_bytes(head: bytes) -> str | None:
         return "recordio"
     if tfrecord.looks_like_tfrecord(head):
         return "tfrecord"
+    if found := next((kind for magic, kind in _TABLES.items() if head.startswith(magic)), None):
+        return found
     return "csv" if _is_table(head) else None
 
 
@@ -203,6 +230,6 @@ def _unknown_kind(path: str, head: bytes) -> DataError:
     what = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), "of an unknown kind")
     return DataError(
         f"{path}: is {what} (first bytes {head[:8].hex(' ')})",
-        fix="convert it to RecordIO, TFRecord or CSV, name its kind with the reader parameter kind=..., or give a "
-        "custom_data_reader in the model module",
+        fix="convert it to Parquet, RecordIO, TFRecord or CSV, name its kind with the reader parameter kind=..., "
+        "or give a custom_data_reader in the model module",
     )

@@ -10,6 +10,8 @@ from typing import Any
 
 from elasticdl.data.errors import ReaderParamsError
 
+TRAINED_COLUMNS = "trained_columns"
+"""The parameter by which jobs say which columns their model was trained on."""
 _PYTHON_WORDS = frozenset({"True", "False", "None"})
 _OPENING = {"[": "]", "{": "}", "(": ")"}
 
@@ -134,3 +136,21 @@ def take_choice(params: Mapping[str, Any], key: str, choices: tuple[str, ...], d
             f"reader parameter {key}={value!r} is not possible", fix=f"use one of: {', '.join(choices)}"
         )
     return str(value)
+
+
+def take_names(params: Mapping[str, Any], key: str) -> list[str] | None:
+    """The names that a parameter lists, or None.
+
+    Raises:
+        ReaderParamsError: it is no list of names, or has one twice.
+    """
+    names = params.get(key)
+    if names is None:
+        return None
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise ReaderParamsError(f"reader parameter {key}={names!r}", fix=f'give a list of names: {key}=["a","b"]')
+    if len(set(names)) != len(names):
+        raise ReaderParamsError(f"reader parameter {key} names a column twice", fix="name each column once")
+    return list(names)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from elasticdl.data.columns import ColumnSpec
 from elasticdl_core.errors import DataError
 from elasticdl_core.mixed_order import joined
 from elasticdl_core.shard import Shard
@@ -51,15 +52,18 @@ class RecordSpec:
     Attributes:
         kind: ``bytes``: each record is a ``bytes`` object (a scalar string tensor). ``columns``: each is a list
             of ``width`` strings (a string tensor of shape ``[width]``). ``python``: each is what a custom
-            reader yields; its tensors are inferred from the first record or from ``output_types``.
+            reader yields; its tensors are inferred from the first record or from ``output_types``. ``table``: each is
+            a dictionary of ``columns``.
         width: number of columns, for ``columns`` only.
         output_types: what a custom reader says of its records (``records_output_types``), else ``None``.
         window: a record is a list of so many of what ``kind`` says; ``None`` for one by itself.
+        columns: name -> form of the values, for ``table`` only.
     """
 
-    kind: Literal["bytes", "columns", "python"]
+    kind: Literal["bytes", "columns", "python", "table"]
     width: int | None = None
     output_types: Any = None
+    columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
     window: int | None = None
 
     def named(self, record: Record, names: Sequence[str]) -> Record:
@@ -76,7 +80,7 @@ class Metadata:
     Attributes:
         column_names: names of the columns in the order of a record; empty where records have no columns.
         column_types: type of each column where the source tells it (``int64``, ``float``, ``string``).
-        kind: ``recordio``, ``tfrecord``, ``csv`` or ``custom``.
+        kind: ``recordio``, ``tfrecord``, ``csv``, ``parquet``, ``arrow``, a kind of database, or ``custom``.
     """
 
     column_names: list[str] = field(default_factory=list)
@@ -129,6 +133,14 @@ class DataReader(abc.ABC):
         Shuffled records are then read one by one (``read_numbers``); else in blocks that are kept for a while.
         """
         return False
+
+    @property
+    def grain(self) -> tuple[int, int] | None:
+        """How many records are read and decoded together, and among how many such groups records are to be mixed.
+
+        None where no more is read than is asked for, or where blocks of a few records are.
+        """
+        return None
 
     @property
     def gathers(self) -> bool:

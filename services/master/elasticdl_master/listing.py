@@ -30,12 +30,14 @@ class Piece:
         last: whether that is all.
         damaged: with the last piece: files whose rest cannot be read and is left out, and what is wrong with them.
         fingerprints: what the sources of the shards are like.
+        grain: as the reader tells it.
     """
 
     shards: list[Shard]
     last: bool
     damaged: Mapping[str, str] = field(default_factory=dict)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    grain: tuple[int, int] | None = None
 
 
 async def open_readers(spec: JobSpec, origins: Mapping[TaskType, str]) -> dict[TaskType, DataReader]:
@@ -62,12 +64,13 @@ async def list_shards(reader: DataReader) -> AsyncIterator[Piece]:
     """
     shards = reader.create_shards()
     piece = await asyncio.to_thread(_take, shards)
+    grain = await asyncio.to_thread(lambda: reader.grain)
     while True:
         following = await asyncio.to_thread(_take, shards) if piece else []
         if not following:
-            yield Piece(piece, True, reader.damaged_files, _fingerprints(reader, piece))
+            yield Piece(piece, True, reader.damaged_files, _fingerprints(reader, piece), grain)
             return
-        yield Piece(piece, False, fingerprints=_fingerprints(reader, piece))
+        yield Piece(piece, False, fingerprints=_fingerprints(reader, piece), grain=grain)
         piece = following
 
 

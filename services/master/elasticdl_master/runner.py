@@ -345,7 +345,9 @@ class JobRunner:
                 async for piece in list_shards(reader):
                     failpoint("master.after_listing")
                     await self._dispatcher.tell(
-                        ev.ShardsListed(purpose, piece.shards, piece.last, piece.damaged, piece.fingerprints)
+                        ev.ShardsListed(
+                            purpose, piece.shards, piece.last, piece.damaged, piece.fingerprints, piece.grain
+                        )
                     )
         except FencedError:
             raise

@@ -167,7 +167,7 @@ class _LocalRun:
         self._callbacks = framework.callbacks_of(module, spec)
         self._rules = TrainingRules.of(spec, declared_rules(self._callbacks))
         self._left_out = self._skips = Skips()
-        self._order = RecordOrder(spec.seed, spec.shuffle_block)
+        self._order = RecordOrder(spec.seed)
         self._validation_skips = Skips()
         self._readers: dict[str, DataReader] = {}
 
@@ -182,6 +182,7 @@ class _LocalRun:
         evaluate = self._evaluator(trainer, reader)
         listed = list(reader.create_shards())
         shards = (joined_parts if spec.shuffle else cut)(listed, spec.records_per_task)
+        self._order = RecordOrder(spec.seed, spec.shuffle_block, grain=reader.grain)
         self._order.extend(shards, listed)
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = LocalProgress(self._emit, total, spec.log_loss_steps)

@@ -198,7 +198,13 @@ class MixedOrder:
         self._records += source.records
 
     def reading(
-        self, key: str, span: tuple[int, int], block: int, at: tuple[int, int, int], readers: int
+        self,
+        key: str,
+        span: tuple[int, int],
+        block: int,
+        at: tuple[int, int, int],
+        readers: int,
+        pool_blocks: int = 0,
     ) -> MixedReading:
         """How to read some positions.
 
@@ -208,12 +214,13 @@ class MixedOrder:
             block: records of a block.
             at: the first position as its part counts it; it, and one past the last one, as the span counts them.
             readers: how many workers share the positions.
+            pool_blocks: blocks whose records are mixed; 0 for ``POOL_BLOCKS``.
         """
         base, records = span
         first, low, high = at
         key = f"{self._seed}:{key}"
         blocks = records // block
-        pool = -(-records // max(1, round(blocks / POOL_BLOCKS)))
+        pool = -(-records // max(1, round(blocks / (pool_blocks or POOL_BLOCKS))))
         numbers: list[int] = []
         for start in range(low - low % pool, high, pool):
             end = min(start + pool, records)

@@ -255,11 +255,15 @@ class RecordOrder:
         block: records that stay together; 0 for none. Where single records are not mixed all the same, 0 is for a
             sixteenth of a part, or of a window if that is less.
         mixed: whether single records are mixed; None if no block is given.
+        grain: where the source is read in large groups: records of a group, and groups whose records are mixed.
     """
 
-    def __init__(self, seed: int, block: int = 0, *, mixed: bool | None = None) -> None:
+    def __init__(
+        self, seed: int, block: int = 0, *, mixed: bool | None = None, grain: tuple[int, int] | None = None
+    ) -> None:
         self._seed = seed
         self._block = block
+        self._grain = grain
         self._parts: list[Shard] = []
         self._offsets = [0]
         self._sources: list[Shard] = []
@@ -299,7 +303,8 @@ class RecordOrder:
         at = self._offsets[index] - base - part.start
         if self._mixed is not None:
             block, key = _default_block(records, last - first), f"{epoch}:{first}"
-            return self._mixed.reading(key, (base, records), block, (start, start + at, end + at), readers)
+            block, pool = (min(self._grain[0], records), self._grain[1]) if self._grain else (block, 0)
+            return self._mixed.reading(key, (base, records), block, (start, start + at, end + at), readers, pool)
         low = (start - part.start) // WINDOW_RECORDS * WINDOW_RECORDS
         high = min(-(-(end - part.start) // WINDOW_RECORDS) * WINDOW_RECORDS, part.records)
         at += part.start

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.differential.data import columns, headed, recordio_files, several_files, table, tfrecord_files, write_csv
+from tests.differential.data import (
+    columns,
+    headed,
+    parquet_files,
+    recordio_files,
+    several_files,
+    table,
+    tfrecord_files,
+    write_csv,
+)
 from tests.differential.driver import Row
 from tests.differential.zoo import module
 
@@ -17,6 +26,14 @@ def parse(record):
         "y": tf.io.FixedLenFeature([1], tf.float32),
     })
     return given
+"""
+PARQUET = """
+def parse(record):
+    ids = tf.cast(record["ids"], tf.float32)
+    return {
+        "x": tf.stack([record["x0"], record["x1"], tf.reduce_sum(ids) / 50.0, tf.cast(record["word"] == "red", tf.float32)]),
+        "y": tf.reshape(tf.cast(record["y"], tf.float32), [1]),
+    }
 """
 READER = """
 from elasticdl.data import Shard
@@ -88,6 +105,7 @@ ROWS = [
     row("csv_large_minibatch", spec={"minibatch_size": 100}, two=""),
     row("tfrecord", EXAMPLE, data=tfrecord_files),
     row("recordio", EXAMPLE, data=recordio_files),
+    row("parquet", PARQUET, data=parquet_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),
     row(

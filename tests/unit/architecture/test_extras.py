@@ -29,6 +29,7 @@ OWN = {"elasticai_api", "elasticdl", "recordio", "tests"}
 OPTIONAL = {
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {
+        "pyarrow",
         "tensorflow",
         "torch",
         "sklearn",

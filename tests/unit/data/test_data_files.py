@@ -138,7 +138,7 @@ def test_kinds_are_recognised_by_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.parquet", b"PAR1....", "is a Parquet file"),
+        ("a.parquet", b"\x89HDF....", "is an HDF5 file"),
         ("a.bin", b"\0\1\2\3", "of an unknown kind \\(first bytes 00 01 02 03"),
         ("a.csv", b"\x1f\x8b\x08\0", "compressed with gzip"),
         ("a.tfrecord", b"\4\3\2\1" + bytes(16), "is named .tfrecord but its bytes are recordio"),
@@ -153,8 +153,8 @@ def test_foreign_files_are_refused(name: str, data: bytes, message: str, tmp_pat
 def test_a_kind_can_be_given(tmp_path: Path) -> None:
     _recordio(tmp_path / "a.tfrecord")
     assert create_data_reader(str(tmp_path / "a.tfrecord"), reader_params="kind=recordio").metadata.kind == "recordio"
-    with pytest.raises(ReaderParamsError, match="no reader 'parquet'"):
-        create_data_reader(str(tmp_path), reader_params={"kind": "parquet"})
+    with pytest.raises(ReaderParamsError, match="no reader 'hdf5'"):
+        create_data_reader(str(tmp_path), reader_params={"kind": "hdf5"})
 
 
 def test_unknown_parameters_are_refused_with_a_suggestion(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_a_first_file_without_records_is_fine(first: bytes, tmp_path: Path) -> N
         ("a.tfrecord", b"\x78\x9c" + bytes(50), "compressed with zlib", "convert it"),
         ("a.csv", b"PK\x03\x04" + bytes(50), "a zip archive", "convert it"),
         ("a.csv", b"BZh9" + bytes(50), "compressed with bzip2", "convert it"),
-        ("a.csv", b"PAR1" + bytes(50), "a Parquet file", "convert it"),
+        ("a.csv", b"\x89HDF" + bytes(50), "an HDF5 file", "convert it"),
     ],
 )
 def test_what_is_no_table_is_called_by_its_name(

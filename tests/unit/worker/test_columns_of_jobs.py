@@ -138,3 +138,10 @@ def feed(dataset, mode, metadata):
     assert done["reason"] == "all records were processed, but for those that were passed over"
     (skipped,) = [entry for entry in done["skipped"] if entry["records"] is None]
     assert skipped["example"].startswith(f"the rest of {tmp_path}/t.tfrecord: ")
+
+
+@pytest.mark.parametrize("value", [b"a\0\0", "text"])
+def test_bytes_and_text_of_a_custom_reader_keep_all_that_they_have(value: object) -> None:
+    from elasticdl_worker.trainers.tensorflow.input.pipeline import _stacked
+
+    assert _stacked(value, value).tolist() == [value, value]

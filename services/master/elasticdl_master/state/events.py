@@ -29,6 +29,7 @@ class ShardsListed:
     last: bool
     damaged: Mapping[str, str] = field(default_factory=dict)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    grain: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

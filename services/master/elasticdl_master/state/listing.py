@@ -89,6 +89,7 @@ class ShardListing:
                 kind="data",
             )
             return []
+        plan.set_grain(event.grain)
         ready = plan.extend(event.shards, last=event.last)
         plan.damaged.update(event.damaged)
         plan.fingerprints.update(event.fingerprints)

@@ -37,6 +37,7 @@ class TaskPlan:
         shuffle: whether the records come in random order.
         block: records that stay together when they are shuffled; 0 for none.
         mixed: whether single records are mixed; else blocks of them, of a length that is chosen if none is given.
+        grain: where the source is read in large groups: records of a group, and groups whose records are mixed.
         shards: what was listed so far.
         listed: whether that is all.
         damaged: files whose rest cannot be read and is left out, and what is wrong with them.
@@ -52,6 +53,7 @@ class TaskPlan:
     seed: int = 0
     shuffle: bool = False
     block: int = 0
+    grain: tuple[int, int] | None = None
     shards: list[Shard] = field(default_factory=list)
     listed: bool = False
     damaged: dict[str, str] = field(default_factory=dict)
@@ -64,7 +66,13 @@ class TaskPlan:
     def __post_init__(self) -> None:
         self.joins, self.mixed = self.shuffle, self.block == 0
         self._rest: Shard | None = None
-        self._order = RecordOrder(self.seed, self.block)
+        self._order = RecordOrder(self.seed, self.block, grain=self.grain)
+
+    def set_grain(self, grain: tuple[int, int] | None) -> None:
+        """Says how large the groups of the source are, before its first shard."""
+        if grain is not None and not self.shards:
+            self.grain = grain
+            self._order = RecordOrder(self.seed, self.block, grain=grain)
 
     def count_tasks(self, shards: Sequence[Shard]) -> int:
         """How many tasks a pass would have with these shards as well."""
@@ -133,6 +141,7 @@ class TaskPlan:
             "shuffle": self.shuffle,
             "block": self.block,
             "joins": self.joins,
+            **({"grain": list(self.grain)} if self.grain else {}),
             "mixed": self.mixed,
             "rounds": self.epochs,
             **({"damaged": dict(self.damaged)} if self.damaged else {}),
@@ -149,7 +158,9 @@ class TaskPlan:
         self.joins = self.shuffle and bool(mapping.get("joins", False))
         # One of the time before single records were mixed keeps its blocks.
         self.mixed = bool(mapping.get("mixed", False))
-        self._order = RecordOrder(self.seed, self.block, mixed=self.mixed)
+        records, groups = mapping.get("grain") or (0, 0)
+        self.grain = (int(records), int(groups)) if records else None
+        self._order = RecordOrder(self.seed, self.block, mixed=self.mixed, grain=self.grain)
         self.extend([Shard(str(name), int(start), int(end)) for name, start, end in mapping["shards"]], last=True)
         self.damaged = dict(mapping.get("damaged") or {})
         self.fingerprints = dict(mapping.get("fingerprints") or {})

@@ -123,7 +123,7 @@ class _LocalCourse:
         self._progress = LocalProgress(self._emit, self._total, spec.log_loss_steps)
         told = words_of_updates(spec, updates_per_epoch(spec, shards), f"in this process, as by {ALL_REDUCE}")
         self._emit({"event": "started", "message": told})
-        order = RecordOrder(spec.seed, spec.shuffle_block)
+        order = RecordOrder(spec.seed, spec.shuffle_block, grain=records.grain)
         order.extend(shards, sources)
         for epoch in range(spec.num_epochs):
             for index, shard in enumerate(shards):

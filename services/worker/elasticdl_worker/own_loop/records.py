@@ -40,6 +40,11 @@ class ScriptRecords:
         return list(self.reader.create_shards())
 
     @property
+    def grain(self) -> tuple[int, int] | None:
+        """As the reader of the job's data tells it."""
+        return None if self._own is not None else self.reader.grain
+
+    @property
     def damaged(self) -> dict[str, str]:
         """Files whose rest cannot be read, with ``on_corrupt=skip``, and what is wrong with them; once listed."""
         return {} if self._own is not None else self.reader.damaged_files

@@ -10,15 +10,16 @@ too much: there, maps that cannot run on whole minibatches run in a compiled loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from elasticdl.data import DataReader, Shard
+from elasticdl.data.columns import Columns, ColumnSpec, columns_of_records
 from elasticdl.data.reader import Record
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_core.shuffling import Reading
@@ -327,18 +328,45 @@ class InputPipeline:
         """The raw records of the present shard as tensors, ``size`` at a time."""
         for records in self._chunks(size):
             yield tf.nest.map_structure(
-                lambda spec, part: tf.convert_to_tensor(part, spec.dtype), self._chunk_spec, records
+                lambda spec, part: part if tf.is_tensor(part) else tf.convert_to_tensor(part, spec.dtype),
+                self._chunk_spec,
+                records,
             )
 
     def _chunks(self, size: int = _CHUNK_RECORDS) -> Iterator[object]:
-        stacked = self._reader.records_kind.kind == "python"
+        kind = self._reader.records_kind
 
         def chunk(records: list[Record]) -> object:
-            if stacked:
-                return tf.nest.map_structure(lambda *parts: np.stack(parts), *records)
+            if kind.kind == "python":
+                return tf.nest.map_structure(_stacked, *records)
+            if kind.kind == "table":
+                return _tensors(columns_of_records(records, kind.columns), kind.columns)
             return np.array(records, object)
 
         return self._records.batches(size, chunk)
+
+
+def _stacked(*parts: object) -> NDArray[Any]:
+    """Values of several records as one array; bytes as they are, of which numpy would drop zeros at the end."""
+    return np.array(parts, object) if isinstance(parts[0], bytes | str) else np.stack(cast(Any, parts))
+
+
+def _tensors(columns: Columns, specs: Mapping[str, ColumnSpec]) -> dict[str, object]:
+    """Columns as TensorFlow takes them: lists of any length are ragged."""
+    return {name: _ragged(values, specs[name]) if specs[name].ragged else values for name, values in columns.items()}
+
+
+def _ragged(rows: NDArray[Any], spec: ColumnSpec) -> object:
+    flat = np.concatenate([np.empty(0, _numpy_dtype(spec)), *rows])
+    return tf.RaggedTensor.from_row_lengths(tf.constant(flat, _dtype(spec)), [len(row) for row in rows])
+
+
+def _numpy_dtype(spec: ColumnSpec) -> Any:
+    return object if spec.dtype in ("str", "bytes") else spec.dtype
+
+
+def _dtype(spec: ColumnSpec) -> DType:
+    return tf.string if spec.dtype in ("str", "bytes") else tf.as_dtype(spec.dtype)
 
 
 def _first(shard: Shard, reading: Reading | None) -> Shard:
@@ -366,6 +394,13 @@ def _options() -> Options:
 def _chunk_spec(reader: DataReader) -> NestedSpec:
     """The nested ``tf.TypeSpec`` of a chunk of a reader's records."""
     spec = reader.records_kind
+    if spec.kind == "table":
+        return {
+            name: tf.RaggedTensorSpec([None, None], _dtype(one), 1)
+            if one.ragged
+            else tf.TensorSpec([None, *one.shape], _dtype(one))
+            for name, one in spec.columns.items()
+        }
     if spec.kind != "python":
         shape = [size for size in (spec.window, spec.width) if size is not None]
         return tf.TensorSpec([None, *shape], tf.string)

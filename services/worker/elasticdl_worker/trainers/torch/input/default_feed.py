@@ -1,4 +1,4 @@
-"""The ``feed`` of PyTorch models that bring none: rows of a CSV file with a label."""
+"""The ``feed`` of PyTorch models that bring none: rows of a table with a label."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import torch
 from elasticdl.data import DataReader
 from elasticdl.data.csv_columns import is_inexact
 from elasticdl.data.csv_reader import CSVDataReader
+from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.reader import Feed, Metadata
 
 
 def default_feed(reader: DataReader) -> Feed | None:
     """A feed for a reader's records, or None where it cannot know one."""
+    text = isinstance(reader, CSVDataReader)
     label = reader.label if isinstance(reader, CSVDataReader) else None
+    if isinstance(reader, GroupedReader):
+        label = reader.vector_label()
     if label is None:
         return None
 
-    def feed(records: Iterable[Mapping[str, str]], mode: str, metadata: Metadata) -> Iterator[Any]:
+    def feed(records: Iterable[Mapping[str, Any]], mode: str, metadata: Metadata) -> Iterator[Any]:
         names = [name for name in metadata.column_names if name != label]
         read = names if mode == "prediction" else metadata.column_names
-        whole = metadata.column_types.get(label) == "int64"
-        exact = [name for name in names if metadata.column_types[name] == "int64"]
+        kind = metadata.column_types.get(label, "")
+        whole = kind == "int64" if text else not kind.startswith("float")
+        exact = [name for name in names if metadata.column_types[name] == "int64"] if text else []
         for record in records:
-            given = "".join(record[name] for name in read)
+            given = "".join(record[name] for name in read) if text else ""
             if not given.isascii() or "_" in given:
                 raise ValueError("a field is no number")  # Python's float takes digits of any script
             if any(is_inexact(record[name]) for name in exact):

@@ -1,0 +1,183 @@
+"""One contract for the readers of all sources: exact ranges, shuffles, restarts, states that are compared."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from elasticdl.data import DataReader, Shard, create_data_reader, fingerprints, recordio, tfrecord
+from elasticdl.data.errors import DataError
+from elasticdl_core.shuffling import RecordOrder, joined_parts
+from elasticdl_worker.trainers.shuffled import ShuffledRecords
+
+pytestmark = pytest.mark.unit
+
+PARTS = (70, 1, 129)
+RECORDS = sum(PARTS)
+
+
+def _table(numbers: range) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64()), "text": [f"row {one}" for one in numbers]})
+
+
+def _lines(path: Path, numbers: range) -> None:
+    path.write_text("id,text\n" + "".join(f"{one},row {one}\n" for one in numbers))
+
+
+def _bytes(writer: Callable[[Path], Any]) -> Callable[[Path, range], None]:
+    def write(path: Path, numbers: range) -> None:
+        with writer(path) as file:
+            for one in numbers:
+                file.write(b"%d" % one)
+
+    return write
+
+
+@dataclass(frozen=True)
+class Source:
+    """How to make files of a kind, and which number a record of it has."""
+
+    write: Callable[[Path, range], None]
+    number: Callable[[Any], int]
+    url: Callable[[Path], str] = str
+
+
+SOURCES = {
+    "recordio": Source(_bytes(lambda path: recordio.Writer(path, 200)), int),
+    "tfrecord": Source(_bytes(tfrecord.TFRecordWriter), int),
+    "csv": Source(_lines, lambda record: int(record[0])),
+    "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
+    "arrow": Source(
+        lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
+        lambda record: int(record["id"]),
+    ),
+}
+
+
+@pytest.fixture(params=SOURCES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def made(kind: str, tmp_path: Path) -> str:
+    """Data in three parts, whose records are numbered."""
+    at = 0
+    for part, count in enumerate(PARTS):
+        SOURCES[kind].write(tmp_path / f"{part}.{kind}", range(at, at + count))
+        at += count
+    return str(tmp_path)
+
+
+def open_reader(kind: str, origin: str, step: int | None = None) -> DataReader:
+    return create_data_reader(origin, step, {"with_header": True} if kind == "csv" else {})
+
+
+def numbers_of(kind: str, records: list[Any]) -> list[int]:
+    return [SOURCES[kind].number(record) for record in records]
+
+
+def test_shards_cover_each_record_once_and_are_the_same_again(kind: str, made: str) -> None:
+    reader = open_reader(kind, made, 50)
+    shards = list(reader.create_shards())
+    assert shards == list(open_reader(kind, made, 50).create_shards())
+    assert max(shard.records for shard in shards) <= 50
+    found = [numbers_of(kind, list(reader.read_records(shard))) for shard in shards]
+    assert list(itertools.chain.from_iterable(found)) == list(range(RECORDS))
+
+
+def test_any_range_is_exact_in_every_way_of_reading(kind: str, made: str) -> None:
+    reader = open_reader(kind, made)
+    shards = list(reader.create_shards())
+    firsts = dict(zip((shard.name for shard in shards), (0, *itertools.accumulate(PARTS)), strict=False))
+    draw = random.Random(3)
+    ranges = []
+    for _ in range(40):
+        shard = draw.choice(shards)
+        low, high = sorted((draw.randint(0, shard.end), draw.randint(0, shard.end)))
+        ranges.append(Shard(shard.name, low, high))
+    wanted = [list(range(firsts[one.name] + one.start, firsts[one.name] + one.end)) for one in ranges]
+    for one, numbers in zip(ranges, wanted, strict=True):
+        assert numbers_of(kind, list(reader.read_records(one))) == numbers
+        batches = list(reader.read_batches(one, 7))
+        assert [len(batch) for batch in batches[:-1]] == [7] * (len(batches) - 1)
+        assert numbers_of(kind, list(itertools.chain.from_iterable(batches))) == numbers
+        assert numbers_of(kind, reader.read_numbers(one.name, range(one.start, one.end, 3))) == numbers[::3]
+    assert numbers_of(kind, reader.read_ranges(ranges)) == list(itertools.chain.from_iterable(wanted))
+
+
+@pytest.mark.parametrize("block", [0, 5])
+def test_shuffled_tasks_are_exact_also_from_their_middle_on(kind: str, made: str, block: int) -> None:
+    reader = open_reader(kind, made)
+    listed = list(reader.create_shards())
+    parts = joined_parts(listed, 32)
+
+    def order() -> RecordOrder:
+        found = RecordOrder(7, block, grain=reader.grain)
+        found.extend(parts, listed)
+        return found
+
+    for epoch in (0, 1):
+        seen: list[int] = []
+        for index, part in enumerate(parts):
+            whole: list[int] = []
+            for start, end in ((part.start, part.start + 11), (part.start + 11, part.end)):  # another worker goes on
+                end = min(end, part.end)
+                reading = order().reading(epoch, index, start, end)
+                records = ShuffledRecords(open_reader(kind, made))
+                pieces = records.read_batches(Shard(part.name, start, end), reading, 8) if start < end else ()
+                whole += numbers_of(kind, list(itertools.chain.from_iterable(pieces)))
+            again = order().reading(epoch, index, part.start, part.end)
+            at_once = ShuffledRecords(reader).read_batches(part, again, 8)
+            assert numbers_of(kind, list(itertools.chain.from_iterable(at_once))) == whole
+            seen += whole
+        assert sorted(seen) == list(range(RECORDS))
+        assert seen != list(range(RECORDS))
+
+
+def test_a_range_past_the_end_is_an_error(kind: str, made: str) -> None:
+    reader = open_reader(kind, made)
+    shard = next(iter(reader.create_shards()))
+    for wrong in (Shard(shard.name, 0, shard.end + 1), Shard(shard.name, shard.end + 5, shard.end + 6)):
+        with pytest.raises(DataError, match=f"has {PARTS[0]} "):
+            list(reader.read_records(wrong))
+        with pytest.raises(DataError, match=f"has {PARTS[0]} "):
+            reader.read_numbers(shard.name, [wrong.end - 1])
+
+
+def test_a_source_that_is_written_anew_is_an_error_with_both_states(kind: str, made: str) -> None:
+    reader = open_reader(kind, made)
+    shard = next(iter(reader.create_shards()))
+    before = reader.fingerprint(shard.name)
+    assert before
+    list(reader.read_records(Shard(shard.name, 0, 1)))
+    path = Path(shard.name)
+    SOURCES[kind].write(path, range(500, 500 + PARTS[0]))
+    os.utime(path, ns=(1, 1))
+    fresh = open_reader(kind, made)
+    fingerprints.expect({shard.name: before})
+    for one in (reader, fresh):
+        with pytest.raises(DataError, match="changed after its tasks were planned") as error:
+            list(one.read_records(Shard(shard.name, 30, 40)))
+        assert before in error.value.message
+        assert "version 1" in error.value.message
+
+
+def test_records_may_be_changed_by_whoever_gets_them(kind: str, made: str) -> None:
+    reader = open_reader(kind, made)
+    shard = next(iter(reader.create_shards()))
+    for _ in range(2):
+        (record,) = reader.read_numbers(shard.name, [3])
+        assert numbers_of(kind, [record]) == [3]
+        if not isinstance(record, bytes):
+            record["id" if isinstance(record, dict) else 0] = -1  # type: ignore[index]
