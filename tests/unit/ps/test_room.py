@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, RowPolicy, TableSpec, UpdateMode
@@ -50,6 +51,12 @@ def step(partition: Partition, ids: Any, dim: int = 2) -> None:
 def read(table: EmbeddingTable, ids: Any) -> Any:
     out = np.empty((len(ids), table.dim), np.float32)
     table.read(np.asarray(ids, np.int64), out)
+    return out
+
+
+def read_pinned(table: EmbeddingTable, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    out = np.empty((len(ids), table.dim), np.float32)
+    table.read_pinned(1, ids, out)
     return out
 
 
@@ -229,6 +236,54 @@ def test_an_update_that_has_no_room_is_refused_whole(monkeypatch: pytest.MonkeyP
     assert partition.dense.read(-1)[0].values.tolist() == [-1, -1]
     push([5, 99])
     assert read(partition.tables["t"], [5, 6, 99]).tolist() == [[-2, -2], [-1, -1], [-1, -1]]
+
+
+POLICIES = (NO_POLICY, RowPolicy(admission=2), RowPolicy(max_rows=2400), RowPolicy(eviction_updates=2))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["all", "admission", "most", "eviction"])
+def test_an_update_is_whole_or_refused_whichever_growth_fails(
+    monkeypatch: pytest.MonkeyPatch, policy: RowPolicy
+) -> None:
+    """Of rows, map, book, pin and cut; what a pin and a cut keep is right before and after."""
+    monkeypatch.setattr(arenas, "_FIRST_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(arenas, "_GROWN_BYTES", mmap.PAGESIZE)
+    grow, left = Arena._grow, [0]
+
+    def scarce(self: Arena, least: int, wanted: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ElasticDLError("no memory", fix="")
+        grow(self, least, wanted)
+
+    old, refused, failing = np.arange(2000) * 7919, 0, 0
+    while True:
+        partition = make_partition(1, rows=policy)
+        for _ in range(2):
+            step(partition, old)
+        partition.pin(1)
+        cut = partition.snapshot()
+        kept = read_pinned(partition.tables["t0"], old)
+        fresh = np.append(old[:1800], np.arange(1, 3000))
+        before = (partition.version, partition.rows, partition.tables["t0"].steps)
+        with monkeypatch.context() as patch:
+            patch.setattr(Arena, "_grow", scarce)
+            left[0] = failing
+            for _ in range(2):
+                try:
+                    step(partition, fresh)
+                except ElasticDLError:
+                    assert (partition.version, partition.rows, partition.tables["t0"].steps) == before
+                    assert (read_pinned(partition.tables["t0"], old) == kept).all()
+                before = (partition.version, partition.rows, partition.tables["t0"].steps)
+        if left[0] >= 0:
+            break
+        refused += 1
+        failing += 1
+        step(partition, fresh)
+        assert (read_pinned(partition.tables["t0"], old) == kept).all()
+        assert pinned(cut.tables[0]) == dict(zip(old.tolist(), kept.tolist(), strict=True))
+    assert refused >= 3
 
 
 def test_where_address_space_is_short_an_arena_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,22 @@ class IdMap:
             fresh = len(np.unique(ids[self.find(ids) < 0]))  # a full table still knows its ids
         self._make_room(fresh, fresh)
 
+    def require_rows(self, number: int, *, exactly: bool) -> int:
+        """Makes room for so many ids that have no rows; returns how many rows there may be then.
+
+        Args:
+            number: of ids.
+            exactly: whether all of them will be inserted. Of others as many have room as there may ever be.
+
+        Raises:
+            ElasticDLError: the table is full.
+        """
+        fresh = max(0, number - self.free_count)
+        if not exactly:
+            fresh = min(fresh, min(arena.max_rows for arena in self._of_rows) - self.count)
+        self._make_room(number, fresh)
+        return self.count + fresh
+
     def insert(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gives different ids that have no rows some, free ones first; returns them.
 

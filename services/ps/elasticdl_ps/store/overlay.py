@@ -50,6 +50,14 @@ class Overlay:
         """Memory of the copies."""
         return self._saved.nbytes + self._saved.count * self.width * 4 + self._gone.nbytes
 
+    def require(self, number: int) -> None:
+        """Makes room for so many rows that may change, as far as they are not kept already.
+
+        Raises:
+            ElasticDLError: there is no memory.
+        """
+        self._saved.require_rows(min(number, self.rows - self._saved.count), exactly=True)
+
     def save(self, arena: Floats, rows: Ids, ids: Ids) -> None:
         """Keeps rows that are about to change, unless they are kept already or newer than the cut."""
         there = self._there(rows)

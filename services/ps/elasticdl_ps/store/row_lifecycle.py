@@ -88,11 +88,20 @@ class RowLifecycle:
         self.refused += len(ids) - number
         return admitted
 
+    def require(self, count: int) -> None:
+        """Makes room for so many rows in all.
+
+        Raises:
+            ElasticDLError: there is no memory.
+        """
+        if self._times is not None:
+            self._times.require(count)
+
     def touch(self, rows: NDArray[np.int64], count: int, version: int) -> None:
         """Notes that rows, of ``count`` in all, were seen by the update that makes ``version``."""
         self._count = count
+        self.require(count)
         if self._times is not None:
-            self._times.require(count)
             self._seen[rows] = version
         if self._seen_at is not None:
             self._seen_at.append((version, rows))
@@ -121,6 +130,13 @@ class RowLifecycle:
             older, equal = np.flatnonzero(seen < last), np.flatnonzero(seen == last)
             found = np.concatenate([older, equal[: wanted - len(older)]])
         return found
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Notes that rows which were found cold could not leave: the next update finds them again."""
+        self._swept = 0
+        if self._seen_at is not None:
+            times = self._seen[rows]
+            self._seen_at.extendleft((int(at), rows[times == at]) for at in np.unique(times)[::-1])
 
     def _last_seen_until(self, version: int) -> NDArray[np.int64]:
         """The rows that no update after a version has seen; once."""

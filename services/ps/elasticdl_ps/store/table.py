@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import NotFoundError
+from elasticdl_core.errors import ElasticDLError, NotFoundError
 from elasticdl_core.model import NO_ID, RowPolicy, TableSpec
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
@@ -179,14 +179,21 @@ class EmbeddingTable:
             self._evict(self._lives, version)
 
     def require(self, ids: NDArray[np.int64]) -> None:
-        """Makes room for rows that an update is about to make, and so refuses it before anything is changed.
+        """Makes room for what an update is about to make, and so refuses it before anything is changed.
+
+        That is for rows, for their entries in the book of a policy, and for what pins and cuts keep of changed rows.
 
         Raises:
-            ElasticDLError: the table is full.
+            ElasticDLError: the table is full, or there is no memory.
         """
         with self._lock:
             if self._lives is None:
                 self._map.require(ids)
+            else:
+                missing = int(np.count_nonzero(self._map.find(ids) < 0))
+                self._lives.require(self._map.require_rows(missing, exactly=self._lives.policy.admission <= 1))
+            for overlay in self._overlays.values():
+                overlay.require(len(ids))
 
     def pin(self, number: int, *, with_slots: bool = False) -> None:
         """Keeps the present rows readable under a number."""
@@ -278,12 +285,21 @@ class EmbeddingTable:
         return rows
 
     def _evict(self, lives: RowLifecycle, version: int) -> None:
-        """Lets the rows go that the policy has no room for, some at a time, so that readers get their turn."""
+        """Lets the rows go that the policy has no room for, some at a time, so that readers get their turn.
+
+        The update is made by now: what a pin has no memory to keep stays until the next one.
+        """
         cold = lives.cold(self._map.live, version)
         for at in range(0, len(cold), self._block):
             rows = cold[at : at + self._block]
             with self._lock:
                 ids = self._map.keys[rows]
+                try:
+                    for overlay in self._overlays.values():
+                        overlay.require(len(ids))
+                except ElasticDLError:
+                    lives.keep(cold[at:])
+                    return
                 for overlay in self._overlays.values():
                     overlay.leave(self._arena, rows, ids)
                 self._map.remove(rows)
