@@ -14,9 +14,10 @@ from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import Watchdog
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_core.errors import InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from elasticdl_core.ports.launcher import CapacityInfo, ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.items import Items
+from elasticdl_runtime.launcher.codec import capacity_from_message, capacity_to_message
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api, make_zip
 from tests.integration.api.test_background import Clock, _launched, _master, _sql
@@ -58,6 +59,30 @@ async def test_an_intent_that_raises_does_not_keep_the_others_from_being_launche
     await api.admit(later)
     await relay.step()
     assert api.launcher.launched[-1].id.job_id == later
+
+
+async def test_an_agent_of_an_earlier_release_launches_no_master_until_it_is_replaced(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await api.submit()
+    await api.admit(job_id)
+    clock = Clock()
+    relay = Relay(api.services.intents, api.launcher, api.services.reaches, clock)
+    told = capacity_to_message(await api.launcher.capacity())
+    told.ClearField("job_revision")  # it knows of no such field
+
+    async def old() -> CapacityInfo:
+        return capacity_from_message(told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.launcher, "capacity", old)
+        await relay.step()
+    assert api.launcher.launched == []
+    assert (await api.job(job_id))["state"] == "STARTING"
+    assert await metric(api, "relay") == 1
+    clock.now += 10
+    await relay.step()
+    assert [spec.id.job_id for spec in api.launcher.launched] == [job_id]
 
 
 async def test_a_job_that_cannot_be_looked_after_does_not_keep_the_watchdog_from_the_others(api: Api) -> None:

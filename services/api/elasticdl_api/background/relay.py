@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import structlog
 
 from elasticdl_api.places.reach import Reaches
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
-from elasticdl_core.ports.launcher import Launcher, ProcessSpec, Tenant
+from elasticdl_core.ports.launcher import JOB_REVISION, Launcher, ProcessSpec, Tenant
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.items import Items, ItemsPass
 
@@ -25,13 +28,21 @@ class Relay:
         intents: where the intents are.
         launcher: where they go.
         reaches: says what of the machine a job may touch, which its launcher opens to its workers.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, intents: IntentStore, launcher: Launcher, reaches: Reaches) -> None:
+    def __init__(
+        self,
+        intents: IntentStore,
+        launcher: Launcher,
+        reaches: Reaches,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._intents = intents
         self._launcher = launcher
         self._reaches = reaches
-        self._items = Items("relay", tell=telemetry.tell_of("relay"))
+        self._is_agent_checked = False
+        self._items = Items("relay", clock, tell=telemetry.tell_of("relay"))
 
     async def step(self) -> None:
         """Delivers all that is due.
@@ -40,6 +51,7 @@ class Relay:
             UnavailableError: the database or the launcher is down; nothing is lost.
         """
         passed: set[str] = set()
+        self._is_agent_checked = False
         round_ = self._items.begin()
         while await self._deliver_one(round_, passed):
             pass
@@ -72,7 +84,20 @@ class Relay:
         _log.info("launch intent settled", process=str(delivery.process), outcome=outcome or "launched")
         return True
 
+    async def _require_present_agent(self) -> None:
+        """Launches nothing by an agent of a release to whose masters a job's specification means something else."""
+        if not self._is_agent_checked:
+            revision = (await self._launcher.capacity()).job_revision
+            if revision < JOB_REVISION:
+                raise ElasticDLError(
+                    f"the agent is of an earlier release: its masters read jobs as of revision {revision}, "
+                    f"not {JOB_REVISION}",
+                    fix="restart the agent with the release of the api; jobs wait until then",
+                )
+            self._is_agent_checked = True
+
     async def _launch(self, delivery: Delivery) -> str:
+        await self._require_present_agent()
         restricted, reach = await self._reaches.of_workers(delivery.process.job_id)
         tenant = Tenant(delivery.namespace, restricted, reach.read, reach.write)
         try:

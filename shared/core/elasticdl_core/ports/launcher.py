@@ -12,6 +12,9 @@ from typing import Protocol
 
 from elasticdl_core.meters import MeterKey
 
+JOB_REVISION = 13
+"""The migration that last changed what a job's specification means. An agent of before launches masters of before."""
+
 
 class Role(enum.StrEnum):
     """What a process of a job is."""
@@ -180,6 +183,7 @@ class CapacityInfo:
         closing: whether the launcher is being stopped, and all processes with it; masters first, so that they save.
         devices: the accelerators, by number.
         device_uses: who holds what of them, by job and worker.
+        job_revision: what the masters that it launches take a job's specification to mean.
     """
 
     slots: int
@@ -190,6 +194,7 @@ class CapacityInfo:
     isolation: str = ""
     devices: Sequence[DeviceInfo] = ()
     device_uses: Sequence[DeviceUse] = ()
+    job_revision: int = JOB_REVISION
 
     @property
     def for_jobs(self) -> int:

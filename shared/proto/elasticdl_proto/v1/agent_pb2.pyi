@@ -110,7 +110,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses", "job_revision")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class CapacityResponse(_message.Message):
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_USES_FIELD_NUMBER: _ClassVar[int]
+    JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
@@ -134,7 +135,8 @@ class CapacityResponse(_message.Message):
     isolation: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     device_uses: _containers.RepeatedCompositeFieldContainer[DeviceUse]
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ...) -> None: ...
+    job_revision: int
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., job_revision: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("name", "declared", "memory_mib", "model")

@@ -126,6 +126,7 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
             DeviceUse(one.job_id, int(one.index), tuple(map(int, one.devices)), int(one.share))
             for one in message.device_uses
         ),
+        int(message.job_revision),
     )
 
 
@@ -158,6 +159,7 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
             agent_pb2.DeviceUse(job_id=one.job_id, index=one.index, devices=one.devices, share=one.share)
             for one in capacity.device_uses
         ],
+        job_revision=capacity.job_revision,
     )
 
 
