@@ -144,7 +144,10 @@ def _print_report(report: DataReport) -> None:
         lines.append(f"chunks    {chunks}")
     if report.columns:
         lines.append(f"columns   {', '.join(f'{name} ({kind})' for name, kind in report.columns.items())}")
-        lines.append(f"header    {'yes' if report.with_header else 'no'}")
+        lines.append(f"header    {'yes' if report.with_header else 'no'}, separator {report.separator!r}")
+    if report.empty:
+        cells = ", ".join(f"{count:,} in {name}" for name, count in report.empty.items())
+        lines.append(f"empty     {cells} (cells of {report.looked_at:,} records)")
     if report.features:
         lines.append(f"features  {', '.join(f'{name}: {kind}' for name, kind in report.features.items())}")
     if report.verified is not None:

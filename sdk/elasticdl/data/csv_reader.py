@@ -6,26 +6,22 @@ import csv
 import functools
 import io
 import json
+import logging
 import re
-from array import array
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, Literal
-
-import numpy as np
 
 from elasticdl.data import csv_columns, csv_index, files
 from elasticdl.data.csv_columns import INTEGER, NUMBER, Layout, numbered
-from elasticdl.data.csv_index import Dialect, RecordFinder
+from elasticdl.data.csv_index import Dialect
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.file_reader import BoundedCache, first_file
+from elasticdl.data.line_reader import LineFileReader
 from elasticdl.data.offset_index import OffsetIndex
-from elasticdl.data.offset_reader import OffsetFileReader
 from elasticdl.data.params import TRAINED_COLUMNS, take, take_names
 from elasticdl.data.reader import Feed, Metadata, Record, RecordSpec, Shard, ShardLike
 
-_PIECE_BYTES = 2 << 20
-_KNOWN_STRIDES = 16_384
-"""Strides of the index whose records' places are remembered, for a million records: some 10 MB."""
 _SEPARATORS = (",", ";", "\t", "|")
 _KNOWN_LAYOUTS = 1024
 _SAMPLED_RECORDS = 101
@@ -41,17 +37,20 @@ _FIX_OF_EXACT = (
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _WIDE_ENCODINGS = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32")
 
+_log = logging.getLogger("elasticdl.data")
+
 csv.field_size_limit(1 << 30)  # the limit of 128 KiB would refuse long text columns
 
 
-class CSVDataReader(OffsetFileReader):
+class CSVDataReader(LineFileReader):
     """Reads CSV files. Each record is a list of strings, one for each selected column.
 
     Args:
         data_origin: files, directories, globs or URLs, separated by commas; all with the same columns.
         records_per_task: cut shards to at most this many records; by default a shard is a whole file.
         reader_params: all optional.
-            ``sep``: the separator, ``,`` (a tab for ``.tsv`` files);
+            ``sep``: the separator; by default ``,`` (a tab for ``.tsv`` files), or what divides all lines alike of
+            ``;``, a tab and ``|`` where a comma does not divide the first;
             ``with_header``: whether the first record names the columns; by default the hundred after it tell
             (``csv_columns.is_header``), or ``columns`` and ``label`` do, which are among its fields. Where it stays
             open it must be said. Of several columns of one name the second is called ``name.1``;
@@ -91,7 +90,6 @@ class CSVDataReader(OffsetFileReader):
         params = self.reader_params
         self._predicting = predicting
         self._first = first = first_file(self)
-        self._starts: BoundedCache[array[int]] = BoundedCache(max_weight=_KNOWN_STRIDES)
         self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
         self._sep = _one_byte(
             take(params, "sep", str, "\t" if files.name_of(first).lower().endswith(".tsv") else ",")
@@ -102,6 +100,8 @@ class CSVDataReader(OffsetFileReader):
         self._encoding = _byte_wise(take(params, "encoding", str, "utf-8"))
         self._label: str | None = take(params, "label", str, None)
         self._first = self._telling_file()
+        if "sep" not in params:
+            self._sniff_separator(self._first)
         self._set_columns(self._first)
 
     def _telling_file(self) -> str:
@@ -123,8 +123,6 @@ class CSVDataReader(OffsetFileReader):
         """Infers the columns from the first records of the first file."""
         params = self.reader_params
         rows = self._head_rows(first, _SAMPLED_RECORDS)
-        if "sep" not in params:
-            self._check_separator(first, rows)
         wanted, given, trained = (take_names(params, key) for key in ("columns", "column_names", TRAINED_COLUMNS))
         header = params.get("with_header")
         if header is not None and not isinstance(header, bool):
@@ -147,19 +145,24 @@ class CSVDataReader(OffsetFileReader):
         self._given_columns = [name for name in chosen if not lacks_label or name != self._label]
         self._first_layout = self._layout_by_name(first, names)
 
-    def _check_separator(self, path: str, rows: list[list[str]]) -> None:
-        """Refuses a file whose first line is one field that another separator would divide as all other lines."""
-        if len(rows[0]) > 1:
+    def _sniff_separator(self, path: str) -> None:
+        """Takes another separator than the comma where it divides all lines alike, and the comma not the first."""
+        rows = self._head_rows(path, _SAMPLED_RECORDS)
+        if len(rows) < 2 or len(rows[0]) > 1:
             return
         lines = [self._sep.join(row) for row in rows]
-        for sep in _SEPARATORS:
-            counts = {line.count(sep) for line in lines}
-            if sep != self._sep and len(lines) > 1 and len(counts) == 1 and 0 not in counts:
-                raise ReaderParamsError(
-                    f"{path}: its lines are divided by {sep!r}, not by {self._sep!r}",
-                    fix=f"say so with the reader parameter sep={json.dumps(sep)}; or sep={json.dumps(self._sep)}, if "
-                    "each line is one field",
-                )
+        counts = {sep: {line.count(sep) for line in lines} for sep in _SEPARATORS if sep != self._sep}
+        found = [sep for sep, numbers in counts.items() if len(numbers) == 1 and 0 not in numbers]
+        if len(found) > 1:
+            raise ReaderParamsError(
+                f"{path}: its lines are divided by {' or by '.join(map(repr, found))}",
+                fix=f"say which with the reader parameter sep={json.dumps(found[0])}, or sep={json.dumps(self._sep)} "
+                "if each line is one field",
+            )
+        if found:
+            self._sep = found[0]
+            self._dialect = replace(self._dialect, sep=self._sep.encode())
+            _log.info("%s: fields are divided by %r", path, self._sep)
 
     def _as_given(self, path: str, width: int, given: list[str]) -> list[str]:
         """The names that the user gave; files to predict with may lack the label."""
@@ -255,6 +258,11 @@ class CSVDataReader(OffsetFileReader):
         return list(self._given_columns)
 
     @property
+    def separator(self) -> str:
+        """What divides the fields."""
+        return self._sep
+
+    @property
     def label(self) -> str | None:
         """The column that is the label, by the parameter ``label``."""
         return self._label
@@ -314,12 +322,6 @@ class CSVDataReader(OffsetFileReader):
         self._layout_of(path)
         return super()._load_index(path)
 
-    def _index_settings(self) -> dict[str, Any]:
-        return {"kind": self.kind, "dialect": repr(self._dialect), "header": self.with_header}
-
-    def _build_index(self, path: str) -> OffsetIndex:
-        return csv_index.build_index(path, self._dialect, with_header=self.with_header)
-
     def _parse_singles(self, path: str, parts: list[bytes]) -> list[Record] | None:
         layout = self._layout_of(path)
         data = b"".join(part if part.endswith(b"\n") else part + b"\n" for part in parts)
@@ -332,59 +334,16 @@ class CSVDataReader(OffsetFileReader):
         return rows if layout.selected is None else [layout.select(row) for row in rows]
 
     def _scan(self, file: BinaryIO, path: str, start: int, end: int) -> Iterator[list[Record]]:
-        index, layout = self.index_of(path), self._layout_of(path)
-        for low, high in self._pieces(index, start, end):
-            first_byte = self._offset(file, path, index, low)
-            last_byte = self._offset(file, path, index, high)
-            file.seek(first_byte)
-            data = file.read(last_byte - first_byte)
+        layout = self._layout_of(path)
+        for data, first_byte, low, high in self._read_pieces(file, path, start, end):
             rows = self._rows(data, path, first_byte, low, high)
             good = self._valid_rows(rows, layout.width, data, path, first_byte, low)
             yield good if layout.selected is None else [layout.select(row) for row in good]
-
-    def _offset(self, file: BinaryIO, path: str, index: OffsetIndex, record: int) -> int:
-        """The byte offset of a record, or of the end of the last one."""
-        stride, number = divmod(record, index.stride)
-        if record >= index.records:
-            return index.end
-        if number == 0:
-            return int(index.offsets[stride])
-        return self._starts.get((path, stride), lambda: self._starts_in(file, path, index, stride))[number]
-
-    def _starts_in(self, file: BinaryIO, path: str, index: OffsetIndex, stride: int) -> array[int]:
-        """The byte offsets of the records between two indexed ones."""
-        first_byte, last_byte, number = index.byte_range(stride * index.stride, stride * index.stride + 1)
-        file.seek(first_byte)
-        finder = RecordFinder(self._dialect, path, first_byte)
-        starts = finder.feed(file.read(last_byte - first_byte)).tolist()
-        last = finder.finish()
-        if last is not None:
-            starts.append(last)
-        self._check_count(len(starts), min(index.stride, index.records - number), path, first_byte, last_byte)
-        return array("q", starts)
-
-    def _pieces(self, index: OffsetIndex, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Cuts a range at indexed records into pieces of about 2 MiB."""
-        while start < end:
-            low = start // index.stride
-            limit = index.offsets[low] + _PIECE_BYTES
-            high = max(low + 1, int(np.searchsorted(index.offsets, limit)))
-            following = min(high * index.stride, end)
-            yield start, following
-            start = following
 
     def _rows(self, data: bytes, path: str, base: int, number: int, end: int) -> list[list[str]]:
         rows = [row for row in self._parse(self._decode(data, path, base, number), path, base) if row]
         self._check_count(len(rows), end - number, path, base, base + len(data))
         return rows
-
-    def _check_count(self, found: int, expected: int, path: str, start: int, end: int) -> None:
-        if found != expected:
-            raise CorruptDataError(
-                f"holds {found} records up to byte {end}, its index says {expected}",
-                path=path, offset=start,
-                fix="end lines with \\n or \\r\\n, not with \\r alone; do not change files while a job reads them",
-            )  # fmt: skip
 
     def _valid_rows(
         self, rows: list[list[str]], width: int, data: bytes, path: str, base: int, low: int
@@ -417,17 +376,6 @@ class CSVDataReader(OffsetFileReader):
             )
         except csv.Error as error:
             raise CorruptDataError(str(error), path=path, offset=base) from error
-
-    def _decode(self, data: bytes, path: str, base: int, number: int) -> str:
-        try:
-            return data.decode(self._encoding, errors="surrogateescape" if self._skip else "strict")
-        except UnicodeDecodeError as error:
-            before = csv_index.RecordFinder(self._dialect, path, base).feed(data[: error.start])
-            raise CorruptDataError(
-                f"byte 0x{data[error.start]:02x} is not {self._encoding}",
-                path=path, offset=base + error.start, record=number + len(before),
-                fix="set the parameter encoding (e.g. encoding=latin-1), or skip such records with on_corrupt=skip",
-            ) from error  # fmt: skip
 
 
 def infer_type(values: Iterator[str]) -> str:

@@ -15,6 +15,7 @@ from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader
 from elasticdl.data.recordio_reader import RecordIODataReader
+from elasticdl.data.text_reader import TextDataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
 from elasticdl.data.windows import WINDOW_PARAMS, WindowedDataReader
 
@@ -22,6 +23,7 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
     "recordio": RecordIODataReader,
     "tfrecord": TFRecordDataReader,
     "csv": CSVDataReader,
+    "text": TextDataReader,
 }
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
@@ -66,7 +68,7 @@ def create_data_reader(
             reader may give it any meaning.
         records_per_task: cut shards to at most this many records; by default a shard is a whole file.
         reader_params: parameters of the reader, as a dict or as text for ``parse_reader_params``. ``kind`` names
-            the reader (``recordio``, ``tfrecord``, ``csv``) where the files do not tell.
+            the reader (``recordio``, ``tfrecord``, ``csv``, ``text``) where the files do not tell.
         custom: the model module's ``custom_data_reader(data_origin, records_per_task=None, **params)``, or a reader.
         predicting: the data need not have the label.
 
@@ -86,7 +88,7 @@ def create_data_reader(
     windows = {key: params.pop(key) for key in WINDOW_PARAMS if key in params}
     make: Callable[..., DataReader] = READERS.get(kind) or _table_reader(kind, data_origin)
     reader: DataReader
-    if kind in (RecordIODataReader.kind, TFRecordDataReader.kind):
+    if kind in READERS and kind != CSVDataReader.kind:
         reader = make(data_origin, records_per_task, params)
     else:
         params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
@@ -217,7 +219,7 @@ def _no_table(path: str, what: str) -> DataError:
     return DataError(
         f"{path}: is {what}, not a table",
         fix="leave it out, e.g. with a glob such as 'data/*.csv', convert it, or say what it is with the reader "
-        "parameter kind=csv",
+        "parameter kind=csv, or kind=text, which makes a record of each line",
     )
 
 
@@ -230,6 +232,6 @@ def _unknown_kind(path: str, head: bytes) -> DataError:
     what = next((name for magic, name in _FOREIGN.items() if head.startswith(magic)), "of an unknown kind")
     return DataError(
         f"{path}: is {what} (first bytes {head[:8].hex(' ')})",
-        fix="convert it to Parquet, RecordIO, TFRecord or CSV, name its kind with the reader parameter kind=..., "
-        "or give a custom_data_reader in the model module",
+        fix="convert it to Parquet, RecordIO, TFRecord or CSV, name its kind with the reader parameter kind=... "
+        "(text: a record of each line), or give a custom_data_reader in the model module",
     )

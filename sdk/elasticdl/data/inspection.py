@@ -46,12 +46,15 @@ class DataReport:
     """A summary of a data set.
 
     Attributes:
-        kind: ``recordio``, ``tfrecord`` or ``csv``.
+        kind: ``recordio``, ``tfrecord``, ``csv`` or ``text``.
         files: the files in order.
         records: number of records in all files.
         bytes: size of all files.
         compressors: RecordIO compressor -> number of chunks.
         columns: CSV column -> type.
+        empty: CSV column -> number of empty cells among the records that were looked at, where there are any.
+        looked_at: records of which empty cells were counted: all with ``verify``, else the first 1,024.
+        separator: what divides the fields of CSV files.
         with_header: whether CSV files have a header; ``None`` for other kinds.
         features: names of the features when the first record is a ``tf.train.Example`` -> type and count.
         first_records: the first records, in a form to show.
@@ -66,6 +69,9 @@ class DataReport:
     bytes: int = 0
     compressors: dict[str, int] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    looked_at: int = 0
+    separator: str = ""
     with_header: bool | None = None
     features: dict[str, str] = field(default_factory=dict)
     first_records: list[Any] = field(default_factory=list)
@@ -117,12 +123,9 @@ def inspect_data(
     report.compressors = dict(compressors)
     if isinstance(reader, CSVDataReader):
         report.columns = dict(reader.metadata.column_types)
-        report.with_header = reader.with_header
+        report.with_header, report.separator = reader.with_header, reader.separator
     _show_first(reader, report, records)
-    if verify:
-        report.verified = _verify(reader, report, on_progress)
-    if not verify:
-        report.skipped = reader.skipped_records
+    _read_all(reader, report, verify, on_progress)
     report.damaged = reader.damaged_files
     return report
 
@@ -136,15 +139,24 @@ def _show_first(reader: FileDataReader[Any], report: DataReport, count: int) -> 
             report.features = _features(record)
 
 
-def _verify(reader: FileDataReader[Any], report: DataReport, on_progress: Callable[[int, int], None]) -> int:
+def _read_all(
+    reader: FileDataReader[Any], report: DataReport, verify: bool, on_progress: Callable[[int, int], None]
+) -> None:
+    """Reads all records, or of CSV files the first ones, and counts empty cells."""
     skipped_before = reader.skipped_records
-    done = 0
-    for item in report.files:
-        for batch in reader.read_batches(Shard(item.path, 0, item.records), 1024):
-            done += len(batch)
+    done, names, empty = 0, list(report.columns), Counter[str]()
+    shards = (Shard(item.path, 0, item.records) for item in report.files)
+    batches = itertools.chain.from_iterable(reader.read_batches(shard, 1024) for shard in shards)
+    for batch in batches if verify else itertools.islice(batches, 1 if names else 0):
+        done += len(batch)
+        if names:
+            empty.update(name for row in batch for name, cell in zip(names, row, strict=True) if not cell.strip())
+        if verify:
             on_progress(done, report.records)
-    report.skipped = reader.skipped_records - skipped_before
-    return done
+    report.empty, report.looked_at = {name: empty[name] for name in names if empty[name]}, done if names else 0
+    if verify:
+        report.verified = done
+    report.skipped = reader.skipped_records - (skipped_before if verify else 0)
 
 
 def _features(record: bytes) -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_of_long_files_offsets_are_kept_of_every_64th_record(tmp_path: Path, mon
 
 
 def test_long_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elasticdl.data.csv_reader._PIECE_BYTES", 1000)
+    monkeypatch.setattr("elasticdl.data.line_reader._PIECE_BYTES", 1000)
     path = _file(tmp_path / "f.csv", "a,b\n" + "".join(f"{n},x{n}\n" for n in range(1000)))
     reader = CSVDataReader(path, records_per_task=300)
     assert [(s.start, s.end) for s in reader.create_shards()] == [(0, 300), (300, 600), (600, 900), (900, 1000)]

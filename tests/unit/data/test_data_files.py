@@ -347,9 +347,6 @@ def test_a_first_file_without_records_is_fine(first: bytes, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "message", "fix"),
     [
-        ("a.csv", b"a;b;c\n1;2;3\n4;5;6\n", "divided by ';', not by ','", 'sep=";"'),
-        ("a.csv", b"a;b\n1,5;2,5\n3,5;4,5\n", "divided by ';', not by ','", 'sep=";"'),
-        ("a.TSV", b"a,b\n1,2\n3,4\n", "divided by ',', not by", 'sep=","'),
         ("a.jsonl", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "is JSON lines, not a table", "kind=csv"),
         ("rows", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "is JSON, not a table", "kind=csv"),
         ("README.md", b"Data, of 2019\n\nIt is good, mostly\n", "is Markdown, not a table", "leave it out"),
