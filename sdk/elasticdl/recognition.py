@@ -20,6 +20,7 @@ _PACKAGES = {
     "tf_keras": TENSORFLOW,
     "elasticdl_preprocessing": TENSORFLOW,
     "elasticdl.layers": TENSORFLOW,
+    "elasticdl.python.elasticdl.feature_column": TENSORFLOW,
     "elasticdl.python.elasticdl.layers": TENSORFLOW,
     "torch": TORCH,
     "torchvision": TORCH,

@@ -30,6 +30,26 @@ def forward():
     return keras.Model(inputs, layers.Dense(1)(hidden))
 """
 
+COLUMNS = """
+from elasticdl.python.elasticdl.feature_column import feature_column
+from elasticdl_preprocessing.feature_column.feature_column import concatenated_categorical_column
+
+column = tf.feature_column
+feed = give(("x", "word"))
+
+
+def forward():
+    inputs = {"x": keras.Input((4,), name="x"), "word": keras.Input((1,), name="word", dtype=tf.string)}
+    hashed = column.categorical_column_with_hash_bucket("word", 20)
+    buckets = column.bucketized_column(column.numeric_column("x", shape=4), [-0.5, 0.0, 0.5])
+    both = concatenated_categorical_column([hashed, buckets])
+    features = keras.layers.DenseFeatures([
+        column.numeric_column("x", shape=4),
+        feature_column.embedding_column(both, 3, combiner="sqrtn", initializer=keras.initializers.Ones()),
+    ])(inputs)
+    return keras.Model(inputs, layers.Dense(1)(features))
+"""
+
 
 def keras2(name: str, *parts: str, spec: Mapping[str, Any] | None = None, **more: Any) -> Row:
     """A row whose module takes Keras from TensorFlow, which gives version 2."""
@@ -58,6 +78,7 @@ ROWS = [
     keras2("constraint", net("h = layers.Dense(5, kernel_constraint=keras.constraints.NonNeg())(h)")),
     keras2("regularizer", net("h = layers.Dense(5, kernel_regularizer='l2')(h)")),
     keras2("original", ORIGINAL, spec={"export_formats": "saved_model"}),
+    keras2("feature_columns", COLUMNS, spec={"export_formats": "saved_model"}),
     keras2(
         "metrics",
         "def eval_metrics_fn():\n    return {'mae': keras.metrics.MeanAbsoluteError(), 'auc': keras.metrics.AUC()}",

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("api", "scheduler", "master", "ps", "worker", "agent")
-OWN = {"elasticai_api", "elasticdl", "recordio", "tests"}
+OWN = {"elasticai_api", "elasticdl", "elasticdl_preprocessing", "recordio", "tests"}
 OPTIONAL = {
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {

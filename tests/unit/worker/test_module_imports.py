@@ -176,8 +176,9 @@ def test_an_import_that_could_mean_two_things_is_refused(make_spec: Any, tmp_pat
     [
         ("def optimizer():\n    return Mode.TRAINING\n", "from elasticdl import Mode"),
         ("def optimizer():\n    return tf.math.log(keras.Input((3,)))\n", "--keras legacy"),
-        ("from elasticdl.python.elasticdl.feature_column import feature_column\n", "Older modules"),
-        ("import elasticdl_preprocessing.layers\n", "Older modules"),
+        ("from elasticdl.python.master import main\n", "Older modules"),
+        ("import elasticdl_client.main\n", "Older modules"),
+        ("tf.keras.layers.DenseFeatures\n", "--keras legacy"),
     ],
 )
 def test_common_mistakes_have_their_fix(text: str, fix: str, make_spec: Any, tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ _BY_TEXT = (
         r"(?<!<)KerasTensor",  # in angle brackets it is an argument that is shown
         "apply keras.ops or layers to Keras tensors; a module written for Keras 2 runs with --keras legacy",
     ),
+    (
+        r"has no attribute '(Dense|Linear|Sequence)(Features|Model)'",
+        "Keras 3 has no layers for feature columns: run the module with --keras legacy",
+    ),
     (r"name 'Mode' is not defined", "add `from elasticdl import Mode`"),
     (
         r"[Vv]ocabulary|adapt\(\)|[Tt]able not initialized|must be adapted",

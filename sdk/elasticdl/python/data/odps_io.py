@@ -1,0 +1,89 @@
+"""Writing to MaxCompute (ODPS) tables, at the original project's import path; needs the package ``pyodps``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from elasticdl.python.common.constants import MaxComputeConfig
+
+__all__ = ["ODPSWriter", "is_odps_configured"]
+
+_TIMEOUT_S = 200
+
+
+def is_odps_configured() -> bool:
+    """Whether the environment says how to reach MaxCompute."""
+    needed = (MaxComputeConfig.PROJECT_NAME, MaxComputeConfig.ACCESS_ID, MaxComputeConfig.ACCESS_KEY)
+    return all(name in os.environ for name in needed)
+
+
+class ODPSWriter:
+    """Writes records to a table, those of each worker to a partition of its own.
+
+    Args:
+        project: the project; that of ``project.table`` goes first.
+        access_id: id of the access key.
+        access_key: the access key.
+        endpoint: address of the service.
+        table: the table; it is made if it is not there.
+        columns: names of the columns, for a table that is made.
+        column_types: their types.
+        options: ``odps.options`` by name, such as ``odps.options.read_timeout``.
+
+    Raises:
+        ImportError: ``pyodps`` is not installed.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        access_id: str,
+        access_key: str,
+        endpoint: str,
+        table: str,
+        columns: Sequence[str] | None = None,
+        column_types: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            import odps
+        except ImportError as error:
+            raise ImportError(
+                "ODPSWriter needs the package pyodps: `pip install pyodps` where the workers run", name="odps"
+            ) from error
+        if "." in table:
+            project, table = table.split(".", 1)
+        defaults = {f"odps.options.{kind}_timeout": _TIMEOUT_S for kind in ("read", "connect")}
+        for name, value in {**defaults, **(options or {})}.items():
+            *path, last = name.removeprefix("odps.options.").split(".")
+            home = odps.options
+            for part in path:
+                home = getattr(home, part)
+            setattr(home, last, value)
+        self._schema = odps.models.Schema
+        self._client = odps.ODPS(access_id, access_key, project, endpoint)
+        self._name = table
+        self._columns, self._types = columns, column_types
+        self._table: Any = None
+
+    def from_iterator(self, records_iter: Iterable[Sequence[Any]], worker_index: int) -> None:
+        """Writes what an iterable gives (a record, or a list of them, at a time) to a worker's partition.
+
+        Raises:
+            ValueError: the table is not there, and its columns are not known.
+        """
+        if self._table is None:
+            self._table = self._open()
+        with self._table.open_writer(partition=f"worker={worker_index}", create_partition=True) as writer:
+            for records in records_iter:
+                writer.write(records)
+
+    def _open(self) -> Any:
+        if self._client.exist_table(self._name):
+            return self._client.get_table(self._name)
+        if self._columns is None or self._types is None:
+            raise ValueError(f"table {self._name} is not there: give columns and column_types, by which it is made")
+        schema = self._schema.from_lists(list(self._columns), list(self._types), ["worker"], ["string"])
+        return self._client.create_table(self._name, schema)

@@ -1,0 +1,1 @@
+"""Feature columns at the original project's import path."""

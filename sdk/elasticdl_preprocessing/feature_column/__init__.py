@@ -1,0 +1,1 @@
+"""Feature columns beside TensorFlow's."""

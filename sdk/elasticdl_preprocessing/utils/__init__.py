@@ -1,0 +1,1 @@
+"""Statistics of features from the environment, and a decorator of models."""
