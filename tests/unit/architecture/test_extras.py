@@ -32,6 +32,7 @@ OPTIONAL = {
         "pyarrow",
         "tensorflow",
         "torch",
+        "odps",
         "sklearn",
     },  # where the user's own model needs them, and for two data sets of examples
 }
