@@ -1,4 +1,4 @@
-"""An embedding column with the vectors of ``elasticdl.layers.Embedding``, on the parameter servers if there are any."""
+"""An embedding column with the vectors of ``elasticdl.layers.Embedding``, on parameter servers if there are any."""
 
 from __future__ import annotations
 
