@@ -82,9 +82,17 @@ def no_response_of(error: httpx.HTTPError) -> NoResponse:
 
 def texts(filters: Mapping[str, Filter]) -> dict[str, Sequence[str]]:
     """Filters as query parameters."""
-    return {
+    found: dict[str, Sequence[str]] = {
         key: [str(value)] if isinstance(value, str) else [str(one) for one in value] for key, value in filters.items()
     }
+    if "ids" in found:
+        found["ids"] = [",".join(found["ids"])]
+    return found
+
+
+def asks_for_none(filters: Mapping[str, Filter]) -> bool:
+    """Whether a job must be one of none, or in one of no states: as a query that would be no filter at all."""
+    return any(not filters.get(name, "all") for name in ("ids", "state"))
 
 
 def moment_text(at: datetime | None) -> str | None:

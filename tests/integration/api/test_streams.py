@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from elasticdl_api.feeds.feed import QUEUED_MOST, REMEMBERED
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.wakeups import Wakeups
+from elasticdl_api.web import credential_watch
+from elasticdl_api.web.representations import wants_events
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from tests.integration.api.conftest import ADMIN, Api
@@ -219,6 +221,56 @@ async def test_a_stream_goes_on_from_wherever_it_was(api: Api, after: int) -> No
     assert ids[: len(listed) - after - 1] == [event["id"] for event in listed[after + 1 :]]
     assert ids == sorted(set(ids))
     assert [data(message)["kind"] for message in rest if message.type == "event"][-2:] == ["note", "state"]
+
+
+async def test_an_id_of_before_a_restore_skips_no_event(api: Api) -> None:
+    job_id, _ = await api.running()
+    listed = [one["id"] for one in (await api.http.get(f"/jobs/{job_id}/events")).json()]
+    for last, expected in ((listed[-1], []), (listed[-1] + 1000, listed)):
+        async with Stream(api, f"/jobs/{job_id}/events", last_event_id=str(last)) as stream:
+            told = [int(one.id) for one in await stream.until("status") if one.type == "event" and one.id]
+            assert told == expected
+
+
+async def test_streams_end_with_the_token_that_opened_them(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credential_watch, "RECHECK_S", 0.05)
+    monkeypatch.setattr(api.launcher, "logs", _endless_log)
+    job_id, _ = await api.running()
+    stays = await api.token("default", "read", name="stays")
+    ends = await api.token("default", "read", name="ends")
+    paths = (f"/jobs/{job_id}/events", "/events", f"/jobs/{job_id}/logs?follow=true&role=master")
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(Stream(api, path, token=headers["Authorization"]))
+            for headers in (stays, ends)
+            for path in paths
+        ]
+        await api.http.delete("/tokens/ends")
+        for stream in opened[len(paths) :]:
+            await stream.rest()
+            assert stream.ended
+        assert not any(stream.ended for stream in opened[: len(paths)])
+
+
+async def _endless_log(*_: object, **__: object) -> AsyncGenerator[bytes]:
+    yield b"a line\n"
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("accept", "streams"),
+    [
+        ("text/event-stream", True),
+        ("Text/Event-Stream; charset=utf-8", True),
+        ("application/json;q=0.5, text/event-stream", True),
+        ("application/json, text/event-stream;q=0.5", False),
+        ("text/event-stream;q=0, */*", False),
+        ("x-text/event-stream", False),
+        ("*/*", False),
+    ],
+)
+def test_who_asks_for_events(accept: str, streams: bool) -> None:
+    assert wants_events(accept) is streams
 
 
 async def test_who_is_too_slow_is_let_go_and_misses_nothing(api: Api) -> None:

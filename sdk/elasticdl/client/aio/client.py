@@ -33,7 +33,7 @@ from elasticdl.client.requests import (
     submission_of_directory,
 )
 from elasticdl.client.retry import Patience, RetryPolicy
-from elasticdl.client.transport import Filter, moment_text, texts
+from elasticdl.client.transport import Filter, asks_for_none, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec, JobState, resolve_aliases
@@ -121,9 +121,12 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
             limit: jobs on a page.
             page_token: the token that the page before gave; empty for the first page.
             **filters: what the jobs must have, ``state`` (one or a list), ``name``, ``label`` (one or
-                a list of ``key=value``), ``namespace``, ``owner``, ``ids`` (with commas between them) or ``q``;
-                ``sort`` orders them, and ``view="summary"`` leaves out specifications and most of each status.
+                a list of ``key=value``), ``namespace``, ``owner``, ``ids`` (a list, or with commas between them) or
+                ``q``; ``sort`` orders them, and ``view="summary"`` leaves out specifications and most of each status.
+                No job is in an empty list of ids or states.
         """
+        if asks_for_none(filters):
+            return JobPage((), "")
         params: dict[str, str | Sequence[str]] = {**texts(filters), "limit": str(limit)}
         if page_token:
             params["page_token"] = page_token

@@ -130,6 +130,8 @@ class JobFeeds:
 
     async def _catch_up(self, feed: JobFeed, follower: Follower, namespace: str | None, after: int) -> None:
         """Gives a new follower what it missed; what comes meanwhile is remembered."""
+        if after > (feed.cursor or 0) and not await self._store.list_events({feed.job_id: after - 1}, namespace, 1):
+            after = 0  # an id of before the database was restored: what it stood for is not known here
         missed: list[FeedMessage] = []
         while (remembered := feed.after(after)) is None:
             rows = (await self._store.list_events({feed.job_id: after}, namespace)).get(feed.job_id, [])

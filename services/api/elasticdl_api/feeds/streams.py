@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from elasticdl_api.feeds.feed import Follower
 from elasticdl_api.feeds.push import ALIVE, HEARTBEAT_S, Push
+from elasticdl_api.web.credential_watch import watched
 from elasticdl_api.web.problems import TooManyRequestsError, problem_response
 from elasticdl_api.web.wire import CONNECTION, PUSHED, Wire
 from elasticdl_core.errors import ElasticDLError, UnavailableError
@@ -107,7 +108,8 @@ class EventStreamResponse(Response):
             with self._slot():
                 async with self._follow() as follower:
                     begun = True
-                    await self._stream(follower, scope, receive, send)
+                    with watched(scope, follower.end):
+                        await self._stream(follower, scope, receive, send)
         except ElasticDLError as error:
             if begun:
                 raise

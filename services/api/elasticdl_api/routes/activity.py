@@ -25,6 +25,7 @@ from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import BIGINT
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
+from elasticdl_api.web.representations import wants_events
 from elasticdl_api.web.streamed import Body, StreamedResponse
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import Role
@@ -67,7 +68,7 @@ async def events(
     A stream that was cut, or that was too slow, goes on where it was with `Last-Event-ID`.
     """
     plain_name(job_id)
-    if "text/event-stream" not in request.headers.get("accept", ""):
+    if not wants_events(request.headers.get("accept", "")):
         about = {"job": job_id}
         if page_token is not None:
             (after,) = api.pages.read(page_token, "events", about)

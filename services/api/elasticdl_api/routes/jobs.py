@@ -129,14 +129,14 @@ async def list_jobs(
         str, Query(description="Only with that in id, name or owner.", max_length=100, pattern=r"^[^\x00]*$")
     ] = "",
     ids: Annotated[
-        str,
+        str | None,
         Query(
             description="Only these jobs: their ids, with commas between them.",
             max_length=20_000,
             pattern=r"^[-A-Za-z0-9_.,]*$",
             examples=[schemas.EXAMPLE_ID],
         ),
-    ] = "",
+    ] = None,
     owner: Annotated[
         str | None, Query(description="Only of that owner.", max_length=200, pattern=r"^[^\x00]*$")
     ] = None,
@@ -163,7 +163,7 @@ async def list_jobs(
         name=name,
         labels=_labels(label or []),
         text=q,
-        ids=_ids(ids),
+        ids=() if ids is None else _ids(ids),
         owner=owner,
     )
     about = {**dataclasses.asdict(filters), "order": str(sort), "seen": user.namespace}
@@ -324,7 +324,7 @@ def _ids(text: str) -> tuple[str, ...]:
     ids = tuple(dict.fromkeys(one for one in text.split(",") if one))
     if len(ids) > _MOST_IDS:
         raise InvalidInputError(f"ids names {len(ids)} jobs", fix=f"ask for {_MOST_IDS} or fewer at a time")
-    if text and not ids:
+    if not ids:
         raise InvalidInputError("ids names no job", fix="write ids=ID,ID, or leave it out")
     return ids
 

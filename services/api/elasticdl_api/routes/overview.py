@@ -10,6 +10,7 @@ from elasticdl_api.feeds.streams import EventStreamResponse
 from elasticdl_api.schemas.jobs import ListedView
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import NotAcceptableError, declared
+from elasticdl_api.web.representations import wants_events
 
 router = APIRouter(tags=["activity"])
 _SSE: dict[str, Any] = {
@@ -38,7 +39,7 @@ async def overview(
     `reset` comes first, unless the stream could go on after `Last-Event-ID`: read the lists then, for what was before
     is not told. Messages that came are always the newest; those of one job replace each other while they wait.
     """
-    if "text/event-stream" not in request.headers.get("accept", ""):
+    if not wants_events(request.headers.get("accept", "")):
         raise NotAcceptableError("this is a stream of server-sent events", fix="send 'Accept: text/event-stream'")
     return EventStreamResponse(
         lambda: api.overview_feeds.follow(user.namespace, last_event_id, brief=view is ListedView.SUMMARY),

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Select, Update, bindparam, case, func, or_
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elasticdl_api.dashboard import files as page_files
+from elasticdl_api.web.credential_watch import CredentialWatch
 from elasticdl_api.web.problems import problem_response
 from elasticdl_api.web.route_scopes import RouteRule, rules_of
 from elasticdl_api.web.sealed_tokens import unseal
@@ -236,6 +237,7 @@ class AuthenticationMiddleware:
         self._app = app
         self._verify = verify
         self._secret = cluster_secret
+        self._watch = CredentialWatch(self._user)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -259,6 +261,8 @@ class AuthenticationMiddleware:
             return
         state = scope.setdefault("state", {})
         state.update(identity=identity, ruled=bool(rules))
+        if isinstance(identity, Identity):
+            self._watch.hand_on(scope, credential_of(scope))
         if CONNECTION in state:
             state[CONNECTION].prove()
         await self._app(scope, receive, send)

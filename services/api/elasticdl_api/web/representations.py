@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,8 @@ BESIDE_LOOP_FROM = 64 << 10
 _LEVEL = 4
 _COMPRESSIBLE = ("application/json", "text/", "application/problem+json")
 _SUFFIX = "-gzip"
+_QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?")
+"""RFC 9110, section 12.4.2."""
 _NOT_IN_304 = ("content-length", "content-type", "content-encoding")
 
 
@@ -37,12 +40,23 @@ def plain_tags(header: str) -> list[str]:
 
 def accepts_gzip(header: str) -> bool:
     """Whether a client takes gzip."""
+    return bool(_weight(header, "gzip", "*"))
+
+
+def wants_events(header: str) -> bool:
+    """Whether a client asks for server-sent events in its ``Accept``, by name and rather than for JSON (RFC 9110)."""
+    events = _weight(header, "text/event-stream")
+    return bool(events) and events >= _weight(header, "application/json")
+
+
+def _weight(header: str, *names: str) -> float:
+    """The weight that a header gives to what has one of some names, the first of them that it has; 0 for none."""
+    weights: dict[str, float] = {}
     for item in header.split(","):
-        coding, _, parameters = item.partition(";")
-        if coding.strip().lower() in ("gzip", "*"):
-            _, _, weight = parameters.partition("q=")
-            return weight.strip() not in ("0", "0.0", "0.00", "0.000")
-    return False
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        given = next((part[2:].strip() for part in parameters if part.startswith("q=")), "1")
+        weights.setdefault(name, float(given) if _QVALUE.fullmatch(given) else 1.0)
+    return next((weights[name] for name in names if name in weights), 0.0)
 
 
 class RepresentationMiddleware:

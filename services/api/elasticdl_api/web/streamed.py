@@ -17,6 +17,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from elasticdl_api.web.credential_watch import watched
 from elasticdl_runtime.lifecycle import end_all, in_thread
 
 
@@ -44,7 +45,7 @@ class StreamedResponse(Response):
 
     Args:
         opening: opens the body and closes it.
-        until: ends the body early where it is set.
+        until: ends the body early where it is set; so does, then, a credential that is not valid any more.
         status_code: of the answer.
     """
 
@@ -57,6 +58,7 @@ class StreamedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams."""
+        refused = asyncio.Event()
         async with self._opening() as body:
             self.media_type = body.media_type
             self.init_headers(body.headers)
@@ -64,9 +66,10 @@ class StreamedResponse(Response):
             sending = asyncio.create_task(_send_pieces(body.pieces, send))
             waiting: list[asyncio.Task[Any]] = [asyncio.create_task(_until_gone(receive))]
             if self._until is not None:
-                waiting.append(asyncio.create_task(self._until.wait()))
+                waiting += [asyncio.create_task(self._until.wait()), asyncio.create_task(refused.wait())]
             try:
-                await asyncio.wait([sending, *waiting], return_when=asyncio.FIRST_COMPLETED)
+                with watched(scope, refused.set) if self._until is not None else contextlib.nullcontext():
+                    await asyncio.wait([sending, *waiting], return_when=asyncio.FIRST_COMPLETED)
                 gone = waiting[0].done()
                 whole = sending.done()
             finally:
