@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elasticdl.cli.output import age
+from elasticdl.cli.output import age, write_line
 from elasticdl_core.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -25,12 +26,19 @@ COMPLETE_WITHIN_S = 1.5
 _FIX = "`elasticdl jobs list` shows the jobs; give an id, the beginning of one, a name, or `last` for the newest"
 
 
-def find_job(client: Client, given: str) -> Job:
+def find_job(client: Client, given: str, *, only: bool = False) -> Job:
     """The job that somebody means: by its id, by its name, by the beginning of its id, or the newest for ``last``.
+
+    Of several of one name it is the newest, which is said on the standard error.
+
+    Args:
+        client: asks the API.
+        given: what somebody wrote.
+        only: refuse a name that several have, for what cannot be undone.
 
     Raises:
         NotFoundError: there is none.
-        ConflictError: several have that name or begin so; lists them.
+        ConflictError: several begin so, or have that name; lists them.
     """
     if given == LAST:
         newest = client.list(limit=1).jobs
@@ -49,7 +57,10 @@ def find_job(client: Client, given: str) -> Job:
     ]
     if not found:
         raise NotFoundError(unknown.message, fix=_FIX)
-    if len(found) > 1:
+    if len(found) > 1 and named and not only:
+        count = f"{SHOWN} jobs and more" if len(found) > SHOWN else f"{len(found)} jobs"
+        write_line(f"{given!r} is the name of {count}: the newest is meant, {found[0].id}", to=sys.stderr)
+    elif len(found) > 1:
         raise ConflictError(
             f"several jobs are meant by {given!r}: {_candidates(found)}",
             fix="give the id of one, or `last` for the newest job",
@@ -57,9 +68,9 @@ def find_job(client: Client, given: str) -> Job:
     return client.get(found[0].id)
 
 
-def find_ids(client: Client, given: Sequence[str]) -> list[str]:
+def find_ids(client: Client, given: Sequence[str], *, only: bool = False) -> list[str]:
     """The ids of the jobs that somebody means, all found before anything is done to the first."""
-    return list(dict.fromkeys(find_job(client, one).id for one in given))
+    return list(dict.fromkeys(find_job(client, one, only=only).id for one in given))
 
 
 def _candidates(jobs: Sequence[Job]) -> str:

@@ -15,6 +15,7 @@ from elasticdl.cli.connection import connect
 from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data, print_next
 from elasticdl.cli.job_logs import logs
 from elasticdl.cli.job_names import JobGiven, JobsGiven, find_ids, find_job
+from elasticdl.cli.job_picking import LOOKED_AT, Condition, is_value, pick, shown
 from elasticdl.cli.output import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT, write_line
 from elasticdl.cli.plain_text import neutralise
 from elasticdl_core.errors import InvalidInputError
@@ -44,7 +45,7 @@ app = typer.Typer(
 REFRESH_S = 2.0
 
 
-@app.command("list", epilog="Example: elasticdl jobs list --state RUNNING --state QUEUED --label team=ads --watch")
+@app.command("list", epilog="Example: elasticdl jobs list --label team=ads --where 'param:lr<0.1' --sort -metric:auc")
 def list_jobs(
     state: Annotated[list[JobState] | None, typer.Option("--state", help="Only in this state; repeatable.")] = None,
     name: Annotated[str, typer.Option("--name", help="Only with this name.")] = "",
@@ -56,10 +57,14 @@ def list_jobs(
         str,
         typer.Option(
             "--sort",
-            help="By created_at, updated_at, name, priority, state, owner, progress, workers or end; - before it for "
-            "the largest first.",
+            help="By created_at, updated_at, name, priority, state, owner, progress, workers or end, or by "
+            "metric:NAME, param:NAME, label:KEY or spec:FIELD; - before it for the largest first.",
         ),
     ] = "-created_at",
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", help="Only with this value, e.g. 'metric:auc>0.8' or param:lr=0.01; repeatable."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list anew until Ctrl-C.")] = False,
     output: FormatOption = None,
@@ -70,17 +75,37 @@ def list_jobs(
     if watch and chosen.of_data:
         raise InvalidInputError(f"--watch and {chosen} do not go together", fix="leave one of them out")
     several: dict[str, Any] = {"state": [str(one) for one in state or ()], "label": label or []}
-    filters = several | {"name": name, "namespace": namespace, "owner": owner, "q": search, "sort": sort}
+    own = sort if is_value(sort) else ""
+    conditions = [Condition.parse(one) for one in where or ()]
+    keys = tuple(dict.fromkeys([*filter(None, [own.removeprefix("-")]), *(one.key for one in conditions)]))
+    filters = several | {
+        "name": name,
+        "namespace": namespace,
+        "owner": owner,
+        "q": search,
+        "sort": "" if own else sort,
+    }
     given = {key: value for key, value in filters.items() if value}
+
+    def fetch(client: Client) -> list[Job]:
+        if not keys:
+            return _first(client, given, limit)
+        looked_at = _first(client, given, LOOKED_AT + 1)
+        if len(looked_at) > LOOKED_AT:
+            write_line(
+                f"of {LOOKED_AT:,} jobs, the first in the API's order; narrow by --label or --name", to=sys.stderr
+            )
+        return pick(looked_at[:LOOKED_AT], conditions, own, limit)
+
     with connect() as client:
         if watch:
-            _watch_list(lambda: _first(client, given, limit), wide=chosen is OutputFormat.WIDE)
+            _watch_list(lambda: fetch(client), wide=chosen is OutputFormat.WIDE, keys=keys)
             return
-        jobs = _first(client, given, limit)
+        jobs = fetch(client)
     if chosen.of_data:
         print_data([job.raw for job in jobs], chosen)
         return
-    _print_jobs(jobs, wide=chosen is OutputFormat.WIDE)
+    _print_jobs(jobs, wide=chosen is OutputFormat.WIDE, keys=keys)
 
 
 def _first(client: Client, filters: dict[str, Any], limit: int) -> list[Job]:
@@ -128,21 +153,22 @@ def _more(job: Job) -> tuple[str, ...]:
     )
 
 
-def _listing(jobs: list[Job], *, wide: bool) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+def _listing(jobs: list[Job], *, wide: bool, keys: Sequence[str]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """Titles and rows; the reason, which may be long, comes last."""
-    if not wide:
-        return _COLUMNS, [_row(job) for job in jobs]
-    rows = [(*_row(job)[:-1], *_more(job), job.why) for job in jobs]
-    return (*_COLUMNS[:-1], *_WIDE, _COLUMNS[-1]), rows
+    rows = [
+        (*_row(job)[:-1], *(_more(job) if wide else ()), *(shown(job, key) for key in keys), job.why) for job in jobs
+    ]
+    titles = [key.partition(":")[2].upper() for key in keys]
+    return (*_COLUMNS[:-1], *(_WIDE if wide else ()), *titles, _COLUMNS[-1]), rows
 
 
-def _print_jobs(jobs: list[Job], *, wide: bool) -> None:
+def _print_jobs(jobs: list[Job], *, wide: bool, keys: Sequence[str] = ()) -> None:
     from elasticdl.cli.output import WIDE_COLUMNS, print_table
 
-    print_table(*_listing(jobs, wide=wide), empty="no jobs", width=WIDE_COLUMNS if wide else 160)
+    print_table(*_listing(jobs, wide=wide, keys=keys), empty="no jobs", width=WIDE_COLUMNS if wide else 160)
 
 
-def _watch_list(fetch: Callable[[], list[Job]], *, wide: bool) -> None:
+def _watch_list(fetch: Callable[[], list[Job]], *, wide: bool, keys: Sequence[str]) -> None:
     """Refreshes the list until Ctrl-C."""
     from elasticdl.cli.output import stdout, table
 
@@ -153,7 +179,7 @@ def _watch_list(fetch: Callable[[], list[Job]], *, wide: bool) -> None:
     with Live(console=stdout(), auto_refresh=False, screen=False) as live:
         try:
             while True:
-                live.update(table(*_listing(fetch(), wide=wide)), refresh=True)
+                live.update(table(*_listing(fetch(), wide=wide, keys=keys)), refresh=True)
                 time.sleep(REFRESH_S)
         except KeyboardInterrupt:
             return
@@ -293,7 +319,7 @@ def cancel(
 ) -> None:
     """Stop jobs for good."""
     with connect() as client:
-        asked = [client.cancel(job_id) for job_id in find_ids(client, jobs)]
+        asked = [client.cancel(job_id) for job_id in find_ids(client, jobs, only=True)]
         if wait:
             asked = [client.wait(job.id) for job in asked]
     _print_states(asked, choose_format(output, as_json))
@@ -441,7 +467,7 @@ def delete(
     if not yes and not sys.stdin.isatty():
         raise InvalidInputError("deleting cannot be undone", fix="give --yes")
     with connect() as client:
-        ids = find_ids(client, jobs)
+        ids = find_ids(client, jobs, only=True)
         if not yes:
             listed = neutralise(", ".join(ids))
             typer.confirm(f"delete {listed} with all logs, checkpoints and artifacts?", abort=True)

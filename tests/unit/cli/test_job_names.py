@@ -56,6 +56,15 @@ def test_what_could_be_several_jobs_is_refused_with_all_of_them(jobs: FakeApi, c
         assert outcome.code == 1
         assert "digits-x7k2p9 (RUNNING, " in outcome.err and "digits-b3c4d5 (RUNNING, " in outcome.err
         assert jobs.requests("POST") == []
+        assert cli("jobs", "delete", given, "--yes").code == 1
+
+
+def test_a_name_that_several_have_means_the_newest_and_says_so(jobs: FakeApi, cli: Cli) -> None:
+    outcome = cli("jobs", "get", "digits", "--json")
+    assert json.loads(outcome.out)["id"] == "digits-x7k2p9"
+    assert outcome.err == "'digits' is the name of 2 jobs: the newest is meant, digits-x7k2p9\n"
+    assert cli("jobs", "scale", "digits", "--priority=1").out.startswith("digits-x7k2p9")
+    assert cli("jobs", "get", "digits-").code == 1, "the beginning of an id is no name"
 
 
 def test_a_job_that_there_is_not_is_told_with_the_ways_to_name_one(jobs: FakeApi, cli: Cli) -> None:
