@@ -33,6 +33,16 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class Target(StrEnum):
+    """Formats that data can be converted to."""
+
+    recordio = "recordio"
+    tfrecord = "tfrecord"
+    csv = "csv"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
 class Compression(StrEnum):
     """Compressors of RecordIO chunks."""
 
@@ -144,6 +154,7 @@ def _print_report(report: DataReport) -> None:
         lines.append(f"chunks    {chunks}")
     if report.columns:
         lines.append(f"columns   {', '.join(f'{name} ({kind})' for name, kind in report.columns.items())}")
+    if report.with_header is not None:
         lines.append(f"header    {'yes' if report.with_header else 'no'}, separator {report.separator!r}")
     if report.empty:
         cells = ", ".join(f"{count:,} in {name}" for name, count in report.empty.items())
@@ -168,7 +179,7 @@ def _print_report(report: DataReport) -> None:
 def convert_command(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The data to read.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="A file, or a folder for parts.")],
-    to: Annotated[Format, typer.Option("--to", help="Format to write.")],
+    to: Annotated[Target, typer.Option("--to", help="Format to write.")],
     compressor: CompressorOption = Compression.snappy,
     records_per_file: PerFile = None,
     records_per_chunk: Annotated[
@@ -182,7 +193,7 @@ def convert_command(
     as_json: formats.JsonOption = False,
     data_reader_params: Params = "",
 ) -> None:
-    """Convert between RecordIO, TFRecord and CSV; CSV rows become tf.train.Example records."""
+    """Convert between RecordIO, TFRecord, CSV, Parquet and Arrow; rows become tf.train.Example records and back."""
     from elasticdl.data.convert import convert
 
     chosen = formats.choose_format(output, as_json)

@@ -10,6 +10,7 @@ from elasticdl.data.factory import columns_of, create_data_reader, params_like, 
 from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
 from elasticdl.data.recordio_reader import RecordIODataReader
+from elasticdl.data.tables import write
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "params_like",
     "parse_reader_params",
     "with_columns",
+    "write",
 ]

@@ -1,7 +1,8 @@
-"""Converts data between RecordIO, TFRecord and CSV."""
+"""Converts data between RecordIO, TFRecord, CSV, Parquet and Arrow."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,11 @@ from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import decode_example, encode_example
 from elasticdl.data.factory import create_data_reader
+from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.output import SUFFIXES, PartsWriter, example_values, replacing
 from elasticdl.data.reader import DataReader, Shard
+from elasticdl.data.table_writer import TABLE_KINDS
+from elasticdl.data.tables import csv_row
 from elasticdl.data.windows import WindowedDataReader
 
 #: Called with the records done and the records of the files opened so far.
@@ -60,11 +64,12 @@ def convert(
 
     RecordIO and TFRecord records are copied as they are. CSV rows become ``tf.train.Example`` messages with one
     value for each column. Examples become CSV rows; a feature of n values becomes columns ``name.0`` to ``name.n-1``.
+    Rows of Parquet and Arrow files become Examples or CSV rows by their columns, and these become such rows.
 
     Args:
         source: the data to read, as for ``create_data_reader``.
         target: a file; a folder of parts if ``records_per_file`` is given or the target has no suffix.
-        to: ``recordio``, ``tfrecord`` or ``csv``.
+        to: ``recordio``, ``tfrecord``, ``csv``, ``parquet`` or ``arrow``.
         reader_params: parameters of the source's reader.
         types: type of CSV columns: ``int64``, ``float`` or ``bytes``. Others are inferred from the first 100 records.
         compressor: of RecordIO chunks: ``none``, ``snappy`` or ``gzip``.
@@ -144,7 +149,18 @@ def _encoder(reader: DataReader, to: str, types: Mapping[str, str]) -> tuple[Cal
         names = reader.metadata.column_names
         if to == "csv":
             return (lambda row: row), names
+        if to in TABLE_KINDS:
+            return (lambda row: example_values(row, names, types)), None
         return (lambda row: encode_example(example_values(row, names, types))), None
+    if isinstance(reader, GroupedReader):
+        if to == "csv":
+            columns = reader.columns
+            return (lambda row: csv_row(row, columns)), columns
+        return (encode_example if to not in TABLE_KINDS else lambda row: row), None
+    if to in TABLE_KINDS:
+        first = decode_example(next(iter(reader.read_records(next(iter(reader.create_shards()))))))
+        single = {name for name, values in first.items() if len(values) == 1}
+        return functools.partial(_table_row, single), None
     if to != "csv":
         return (lambda record: record), None
     return _example_to_row(next(iter(reader.read_records(next(reader.create_shards())))))
@@ -167,6 +183,18 @@ def _example_to_row(first: bytes) -> tuple[Callable[[bytes], list[Any]], list[st
         return [_text(value) for name in widths for value in features[name]]
 
     return row, header
+
+
+def _table_row(single: set[str], record: bytes) -> dict[str, Any]:
+    """The features of an Example: those of one value in the first are single values in all."""
+    features = decode_example(record)
+    for name in single:
+        if len(features.get(name, ())) != 1:
+            raise DataError(
+                f"feature {name!r} has {len(features.get(name, ()))} values, and one in the first record",
+                fix="keep such data in RecordIO or TFRecord",
+            )
+    return {name: values[0] if name in single else values for name, values in features.items()}
 
 
 def _text(value: bytes | float | int) -> Any:

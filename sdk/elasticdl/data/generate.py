@@ -19,11 +19,13 @@ from elasticdl.data.clicks import ClickTruth, encode_clicks, expected_auc
 from elasticdl.data.convert import OnProgress
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import encode_example
-from elasticdl.data.output import SUFFIXES, CSVWriter, PartsWriter, replacing
+from elasticdl.data.output import CSVWriter, PartsWriter, replacing
 from elasticdl.data.textures import LARGEST, SMALLEST, draw_textures
 
 IRIS_COLUMNS = ("sepal_length", "sepal_width", "petal_length", "petal_width", "class")
 _CLICK_BATCH = 16_384
+
+_FORMATS = ("recordio", "tfrecord", "csv")
 
 
 @dataclass(frozen=True)
@@ -304,8 +306,8 @@ def _write_parts(
 def _write_part(
     folder: Path, kind: str, records: Iterable[Any], header: list[str], compressor: str, limit: int
 ) -> None:
-    if kind not in SUFFIXES:
-        raise DataError(f"there is no format {kind!r}", fix=f"use one of: {', '.join(SUFFIXES)}")
+    if kind not in _FORMATS:
+        raise DataError(f"there is no format {kind!r}", fix=f"use one of: {', '.join(_FORMATS)}")
     settings: dict[str, Any] = {}
     if kind == "recordio":
         settings["compressor"] = compressor

@@ -46,12 +46,12 @@ class DataReport:
     """A summary of a data set.
 
     Attributes:
-        kind: ``recordio``, ``tfrecord``, ``csv`` or ``text``.
+        kind: ``recordio``, ``tfrecord``, ``csv``, ``text``, ``parquet`` or ``arrow``.
         files: the files in order.
         records: number of records in all files.
         bytes: size of all files.
         compressors: RecordIO compressor -> number of chunks.
-        columns: CSV column -> type.
+        columns: column of CSV files and tables -> type.
         empty: CSV column -> number of empty cells among the records that were looked at, where there are any.
         looked_at: records of which empty cells were counted: all with ``verify``, else the first 1,024.
         separator: what divides the fields of CSV files.
@@ -121,8 +121,8 @@ def inspect_data(
         report.records += item.records
         report.bytes += item.bytes
     report.compressors = dict(compressors)
+    report.columns = dict(reader.metadata.column_types)
     if isinstance(reader, CSVDataReader):
-        report.columns = dict(reader.metadata.column_types)
         report.with_header, report.separator = reader.with_header, reader.separator
     _show_first(reader, report, records)
     _read_all(reader, report, verify, on_progress)
@@ -144,7 +144,8 @@ def _read_all(
 ) -> None:
     """Reads all records, or of CSV files the first ones, and counts empty cells."""
     skipped_before = reader.skipped_records
-    done, names, empty = 0, list(report.columns), Counter[str]()
+    names = [] if report.with_header is None else list(report.columns)  # else there are no cells of text
+    done, empty = 0, Counter[str]()
     shards = (Shard(item.path, 0, item.records) for item in report.files)
     batches = itertools.chain.from_iterable(reader.read_batches(shard, 1024) for shard in shards)
     for batch in batches if verify else itertools.islice(batches, 1 if names else 0):
@@ -173,6 +174,8 @@ def _features(record: bytes) -> dict[str, str]:
 
 def _shown(record: Record, columns: list[str]) -> Any:
     """A record as short JSON values."""
+    if isinstance(record, dict):
+        return {name: _value(value) for name, value in record.items()}
     if not isinstance(record, bytes):
         return dict(zip(columns, record, strict=True))
     try:
@@ -186,6 +189,14 @@ def _shown(record: Record, columns: list[str]) -> Any:
         some = [_short(value) for value in values[:_SHOWN_VALUES]]
         shown[name] = [*some, "..."] if len(values) > _SHOWN_VALUES else some
     return shown
+
+
+def _value(value: Any) -> Any:
+    """A value of a table as a short JSON value."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(plain, list):
+        return _short(plain)
+    return [*map(_short, plain[:_SHOWN_VALUES]), *["..."] * (len(plain) > _SHOWN_VALUES)]
 
 
 def _short(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writing data files: one interface over the three formats, and atomic replacement of outputs."""
+"""Writing data files: one interface over the formats, and atomic replacement of outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from elasticdl.data import recordio, tfrecord
 from elasticdl.data.errors import DataError
 from elasticdl_runtime import durable
 
-SUFFIXES = {"recordio": ".recordio", "tfrecord": ".tfrecord", "csv": ".csv"}
-_OURS = re.compile(r"(part-\d{5,}|train|validation)\.(recordio|tfrecord|csv)|truth\.json")
+SUFFIXES = {"recordio": ".recordio", "tfrecord": ".tfrecord", "csv": ".csv", "parquet": ".parquet", "arrow": ".arrow"}
+_OURS = re.compile(r"(part-\d{5,}|train|validation)\.(recordio|tfrecord|csv|parquet|arrow)|truth\.json")
 
 
 class RecordWriter(Protocol):
@@ -62,15 +62,17 @@ def open_writer(
     compressor: str = "snappy",
     records_per_chunk: int | None = None,
     header: Sequence[str] | None = None,
+    schema: Any = None,
 ) -> RecordWriter:
     """A writer of one file.
 
     Args:
         path: the file, made anew.
-        kind: ``recordio``, ``tfrecord`` or ``csv``.
+        kind: one of ``SUFFIXES``.
         compressor: of RecordIO chunks.
         records_per_chunk: at most so many records in a RecordIO chunk.
         header: names of the columns of CSV.
+        schema: types of the columns of Parquet and Arrow; those of the first rows by default.
 
     Raises:
         DataError: the kind or compressor does not exist, or the file cannot be made.
@@ -81,6 +83,10 @@ def open_writer(
         return tfrecord.TFRecordWriter(path)
     if kind == "csv":
         return CSVWriter(path, header)
+    if kind in SUFFIXES:
+        from elasticdl.data.table_writer import TableWriter
+
+        return TableWriter(path, kind, schema)
     raise DataError(f"there is no format {kind!r}", fix=f"use one of: {', '.join(SUFFIXES)}")
 
 
