@@ -24,7 +24,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         output_dim: length of a vector.
         input_dim: number of ids if that is known: ids must then be in ``[0, input_dim)``.
         embeddings_initializer: how a row begins: a Keras initializer or its name.
-        mask_zero: whether id 0 means padding.
+        mask_zero: whether id 0 means padding: a combiner passes over it.
         input_length: ids in each record if that is fixed; only checked against the input.
         combiner: ``sum``, ``mean`` or ``sqrtn``: how the vectors of a record's ids become one, for sparse and
             ragged ids. A record without ids gets zeros.
@@ -77,11 +77,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
             vectors = inputs.with_flat_values(self._rows(inputs.flat_values))
             if self.combiner is None:
                 return vectors
-            return self._combine(vectors.values, inputs.value_rowids(), inputs.nrows())
+            return self._combine(vectors.values, inputs.values, inputs.value_rowids(), inputs.nrows())
         if isinstance(inputs, tf.SparseTensor):
             if self.combiner is None:
                 raise ValueError(f"layer {self.name}: sparse ids need a combiner, one of {COMBINERS}")
-            return self._combine(self._rows(inputs.values), inputs.indices[:, 0], inputs.dense_shape[0])
+            rows = self._rows(inputs.values)
+            return self._combine(rows, inputs.values, inputs.indices[:, 0], inputs.dense_shape[0])
         return self._rows(inputs)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
@@ -127,12 +128,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         mixed = ids[..., tf.newaxis] * tf.constant(2654435761, tf.int64) + columns * tf.constant(40503, tf.int64)
         return (tf.cast(tf.math.floormod(mixed, 1 << 20), tf.float32) / float(1 << 20) - 0.5) / 10.0
 
-    def _combine(self, vectors: Any, record: Any, records: Any) -> Any:
+    def _combine(self, vectors: Any, ids: Any, record: Any, records: Any) -> Any:
         record = tf.cast(record, tf.int64)
         records = tf.cast(records, tf.int64)
+        counted = tf.ones_like(record, vectors.dtype)
+        if self.mask_zero:
+            counted = tf.cast(tf.not_equal(ids, 0), vectors.dtype)
+            vectors *= counted[:, tf.newaxis]
         total = tf.math.unsorted_segment_sum(vectors, record, records)
         if self.combiner != "sum":
-            count = tf.math.unsorted_segment_sum(tf.ones_like(record, vectors.dtype), record, records)
+            count = tf.math.unsorted_segment_sum(counted, record, records)
             divisor = tf.sqrt(count) if self.combiner == "sqrtn" else count
             total = tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
         return tf.ensure_shape(total, [None, self.output_dim])

@@ -98,6 +98,15 @@ REFUSED = {
         "the variable scales of the layer mine (Mine)",
         "neither trained nor shared nor exported",
     ),
+    "a counter like a generator's state": (
+        "SEEN = tf.Variable([0, 0, 0], trainable=False)\n"
+        + own(
+            "def call(self, ids, training=False):\n        SEEN.assign_add([1, 1, 1])\n"
+            "        return super().call(ids) * tf.cast(SEEN[0], tf.float32)"
+        ),
+        "the variable SEEN of",
+        "neither trained nor shared nor exported",
+    ),
     "a global variable": (
         "SCALE = tf.Variable(1.0)\n" + own("def call(self, ids, training=False): return super().call(ids) * SCALE"),
         "the variable SCALE of",

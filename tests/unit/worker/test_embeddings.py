@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import elasticdl.layers
 from elasticdl_core.errors import UserCodeError
+from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -226,3 +227,93 @@ def test_each_worker_drops_out_other_units() -> None:
         masks.append(np.asarray(model.keras_model(np.ones((1, 64), np.float32), training=True)))
     assert 0 < np.count_nonzero(masks[0]) < 64
     assert (masks[0] != masks[1]).any()
+
+
+MATRIX = np.arange(200, dtype=np.float32).reshape(50, 4)
+
+
+def given_before() -> Any:
+    layer = Layers.Embedding(50, 4)
+    layer.build((None, 3))
+    layer.set_weights([MATRIX])
+    return tf.keras.Sequential([layer, Layers.Flatten()])
+
+
+def given_after() -> Any:
+    ids = tf.keras.Input((3,), dtype="int64")
+    layer = Layers.Embedding(50, 4)
+    model = tf.keras.Model(ids, Layers.Flatten()(layer(ids)))
+    layer.embeddings.assign(MATRIX)
+    assert np.array_equal(layer.get_weights()[0], MATRIX)
+    return model
+
+
+def given_by_the_model() -> Any:
+    model = tf.keras.Sequential([tf.keras.Input((3,), dtype="int64"), Layers.Embedding(50, 4), Layers.Flatten()])
+    model.layers[0].set_weights([MATRIX])
+    return model
+
+
+@pytest.mark.parametrize("make", [given_before, given_after, given_by_the_model])
+@pytest.mark.parametrize("alone", [False, True], ids=["on servers", "in one process"])
+def test_weights_that_the_model_function_gives_are_the_first_ones(make: Any, alone: bool) -> None:
+    module = ModelModule(Path(__file__), (Path(__file__).parent,), make)
+    model = build_model(module, IDS, BuildOptions(0, alone=alone))
+    assert not model.tables
+    assert not model.registry.closed or make is given_after  # which assigns to the variable itself
+    (value,) = model.values().values()
+    np.testing.assert_array_equal(value, MATRIX)
+
+
+class InALoop(tf.keras.Model):
+    """Looks up in a loop over the ids, and outside of it in another layer."""
+
+    def __init__(self, inside: Any) -> None:
+        super().__init__()
+        self.inside, self.outside = inside, Layers.Embedding(50, 4, name="outside")
+
+    def call(self, ids: Any, training: bool = False) -> Any:
+        looked = tf.map_fn(self.inside, ids, fn_output_signature=tf.float32)
+        return tf.reduce_sum(looked + self.outside(ids), [1, 2])
+
+
+def test_layers_that_a_loop_calls_keep_their_weights() -> None:
+    model = prepared(lambda: InALoop(Layers.Embedding(50, 4, name="inside")))
+    assert [name.rpartition("/")[2] for name in model.tables] == ["outside"]
+    assert any(name.endswith("inside/embeddings") for name in model.trainable)
+    rng = np.random.default_rng(1)
+    ids = tf.constant(rng.integers(0, 50, (4, 3)))
+    programs = Programs(model, lambda labels, found: tf.reduce_mean((labels - found) ** 2), tf.TensorSpec([None]))
+    lookups = programs.collect(ids, training=True)
+    rows = {name: np.ones((len(unique), 4), np.float32) for name, unique in lookups.unique.items()}
+    assert np.isfinite(programs.gradients(ids, tf.zeros(4), rows, lookups).loss)
+
+
+def test_ids_without_a_bound_in_a_loop_are_refused() -> None:
+    with pytest.raises(UserCodeError, match="inside is called within a loop or a branch"):
+        prepared(lambda: InALoop(elasticdl.layers.Embedding(4, name="inside")))
+
+
+@pytest.mark.parametrize("make", [functional, sequential, Subclassed, lambda: InALoop(Layers.Embedding(50, 4))])
+def test_large_embeddings_begin_alike_on_servers_and_in_one_process(make: Any) -> None:
+    module = ModelModule(Path(__file__), (Path(__file__).parent,), make)
+    served = build_model(module, IDS, BuildOptions(0, seed=5))
+    closed = build_model(module, IDS, BuildOptions(0, seed=5, alone=True))
+    assert not closed.tables
+    every = np.arange(50, dtype=np.int64)
+    values = closed.values()
+    for name, value in served.values().items():
+        np.testing.assert_array_equal(values.pop(name), value, err_msg=name)
+    assert values.keys() == {f"{name}/embeddings" for name in served.tables}
+    for name, spec in served.tables.items():
+        np.testing.assert_array_equal(values[f"{name}/embeddings"], first_rows(spec, every), err_msg=name)
+
+
+@pytest.mark.parametrize(("combiner", "weights"), [("sum", (1, 1)), ("mean", (0.5, 1)), ("sqrtn", (0.5**0.5, 1))])
+def test_a_combiner_passes_over_padding(combiner: str, weights: tuple[float, float]) -> None:
+    layer = elasticdl.layers.Embedding(4, mask_zero=True, combiner=combiner)
+    ids = tf.ragged.constant([[3, 0, 5], [0, 7], [0]], dtype=tf.int64)
+    rows = layer(tf.constant([3, 5, 7], tf.int64)).numpy()
+    expected = np.stack([(rows[0] + rows[1]) * weights[0], rows[2] * weights[1], rows[0] * 0])
+    np.testing.assert_allclose(layer(ids), expected, rtol=1e-6)
+    np.testing.assert_allclose(layer(ids.to_sparse()), expected, rtol=1e-6)

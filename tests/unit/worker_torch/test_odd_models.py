@@ -73,6 +73,7 @@ REFUSED = {
     "compiled": "0, a OptimizedModule, is compiled already",
     "parallel": "a DataParallel, spreads",
     "synchronised": "1, a SyncBatchNorm, needs a process group",
+    "ExpandsAnother": "the buffer scale is a view of another tensor of the model",
 }
 
 
@@ -127,8 +128,9 @@ def test_parts_that_are_hidden_from_the_model_may_help_as_long_as_nobody_trains_
     assert any(not np.array_equal(hidden[name], value) for name, value in plain.items())
 
 
-async def test_tensors_of_every_layout_train_alike_everywhere(job: Any, tmp_path: Path) -> None:
-    spec = job("Plain")
+@pytest.mark.parametrize("kind", ["Plain", "Expanded"])
+async def test_tensors_of_every_layout_train_alike_everywhere(kind: str, job: Any, tmp_path: Path) -> None:
+    spec = job(kind)
     wanted = locally(spec)
     _, servers = await trained(spec, tmp_path / "cluster", epochs=1)
     for found in (by_members(spec), servers.dense):

@@ -183,6 +183,25 @@ class Plain(Net):
         return super().forward(self.lazy(self.body(self.spectral(x))))
 
 
+class Expanded(Net):
+    """A buffer whose rows are one row of memory; or a view of another buffer."""
+
+    def __init__(self, of_another=False):
+        super().__init__()
+        row = torch.full((1, 3), 0.5)
+        if of_another:
+            self.register_buffer("row", row)
+        self.register_buffer("scale", row.expand(4, 3))
+
+    def forward(self, x):
+        return super().forward(x * self.scale.sum(0))
+
+
+class ExpandsAnother(Expanded):
+    def __init__(self):
+        super().__init__(of_another=True)
+
+
 class Checkpointed(Net):
     """Runs its embedding, and its dropout if it has one, again in the backward pass."""
 
@@ -222,7 +241,9 @@ class Roots(Net):
         return super().forward(x) + (self.out.weight.sum() * 0.0).abs().sqrt()
 
 
-MODELS = {kind.__name__: kind for kind in [Net, *Net.__subclasses__()]} | {"Whole": Whole, "Twice": Twice}
+MODELS = {kind.__name__: kind for kind in [Net, *Net.__subclasses__()]} | {
+    kind.__name__: kind for kind in (Whole, Twice, ExpandsAnother)
+}
 
 
 def model(kind, **options):

@@ -117,8 +117,7 @@ class TensorFlowFramework:
         trains = spec.type is JobType.TRAINING
         source = cast(InputPipeline, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True)) if trains else None
-        options = BuildOptions(spec.embedding_threshold_bytes, spec.seed, trains, alone=True)
-        model = build_model(module, source.features_spec, options)
+        model = build_model(module, source.features_spec, _whole(spec, trains))
         programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
         trainer = LocalModel(
             model,
@@ -147,7 +146,7 @@ class TensorFlowFramework:
         source = cast(InputPipeline, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True))
         translated = translate(optimizer, preparation.callbacks, module.guard)
-        model = build_model(module, source.features_spec, BuildOptions(None, spec.seed))
+        model = build_model(module, source.features_spec, _whole(spec))
         module.need("loss")
         if model.tables:
             raise UserCodeError(
@@ -182,6 +181,11 @@ class TensorFlowFramework:
         from elasticdl_worker.trainers.tensorflow.export.checkpoint import export_checkpoint
 
         return export_checkpoint(module, cast(InputPipeline, source).features_spec, request, seed)
+
+
+def _whole(spec: JobSpec, training: bool = True) -> BuildOptions:
+    """How the model is built where all of it is in one process: it begins as on parameter servers."""
+    return BuildOptions(spec.embedding_threshold_bytes, spec.seed, training, alone=True)
 
 
 def _optimizer_of(module: ModelModule, *, needed: bool) -> object:

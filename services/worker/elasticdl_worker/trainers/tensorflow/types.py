@@ -107,6 +107,10 @@ class Tensor(TypeSpec, Protocol):
     def op(self) -> Operation:
         """The operation that gives it; graphs only."""
 
+    @property
+    def graph(self) -> object:
+        """Where that is; graphs only."""
+
     def numpy(self) -> Array:
         """The values; eager tensors only."""
 
@@ -227,6 +231,13 @@ class Layer(Protocol):
         """Sets all weights."""
 
 
+class Tracker(Protocol):
+    """What keeps a layer's variables in Keras 3."""
+
+    def unlock(self) -> None:
+        """Lets it take more."""
+
+
 class EmbeddingLayer(Layer, Protocol):
     """Keras' ``Embedding`` or ``elasticdl.layers.Embedding``.
 
@@ -240,6 +251,7 @@ class EmbeddingLayer(Layer, Protocol):
     embeddings_initializer: KerasInitializer
     elasticdl_table: str | None
     elasticdl_open: bool
+    _tracker: Tracker
 
     @property
     def weights(self) -> list[KerasVariable]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import structlog
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
@@ -36,6 +37,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
+_log = structlog.get_logger(__name__)
 
 
 class PreparedModel:
@@ -172,7 +174,8 @@ class BuildOptions:
     """How to build a model.
 
     Attributes:
-        threshold_bytes: Keras embeddings larger than this become tables; None keeps all of them in the graph.
+        threshold_bytes: Keras embeddings larger than this become tables, or begin with the rows of one; None leaves
+            all of them to Keras.
         seed: seeds initial values.
         training: whether the model is to be trained.
         alone: whether it is trained in this process alone, where what would be tables are weights in the graph.
@@ -196,19 +199,24 @@ def build_model(module: ModelModule, features_spec: NestedSpec, options: BuildOp
         UserCodeError: the model function raised, returned something that is no Keras model, or a model that defines
             what is refused.
     """
-    begin_build(module, options.seed)
-    registry = embeddings.TableRegistry(options.threshold_bytes, options.seed, alone=options.alone)
-    with lookup.registering(registry):
-        with module.guard("the model function"):
-            model = module.build_model()
-        if not isinstance(model, keras.Model):
-            raise UserCodeError(
-                f"the model function in {module.path} returned a {type(model).__name__}",
-                fix="return a tf.keras.Model"
-                + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
-            )
-        registry.adopt(model)
-        predictions = _trace_once(model, features_spec, module)
+    keep: frozenset[str] = frozenset()
+    while True:
+        begin_build(module, options.seed)
+        registry = embeddings.TableRegistry(options.threshold_bytes, options.seed, alone=options.alone, keep=keep)
+        with lookup.registering(registry):
+            with module.guard("the model function"):
+                model = module.build_model()
+            if not isinstance(model, keras.Model):
+                raise UserCodeError(
+                    f"the model function in {module.path} returned a {type(model).__name__}",
+                    fix="return a tf.keras.Model"
+                    + ("" if is_legacy() else "; for a model of Keras 2 (tf_keras) set keras: legacy on the job"),
+                )
+            registry.adopt(model)
+            predictions, nested = _trace_once(model, features_spec, module)
+        if not nested:
+            break
+        keep = _kept_for_loops(registry, nested) | keep
     check_model(model, training=options.training)
     prepared = PreparedModel(model, registry, features_spec, module.roots)
     prepared.outputs = _output_names(model, predictions)
@@ -220,6 +228,24 @@ def is_seed(dtype: DType, shape: Iterable[int | None]) -> bool:
     return dtype in (tf.uint32, tf.int64) and list(shape) == [2]
 
 
+def _kept_for_loops(registry: embeddings.TableRegistry, nested: Sequence[str]) -> frozenset[str]:
+    """Embeddings that keep their weights because a loop of the model looks up in them.
+
+    Raises:
+        UserCodeError: one of them has no bound on its ids.
+    """
+    for name in nested:
+        layer = registry.layers[name]
+        if not isinstance(layer, keras.layers.Embedding):
+            raise UserCodeError(
+                f"the layer {layer.name} is called within a loop or a branch (RNN, tf.map_fn, tf.cond, tf.function), "
+                "whose ids nobody knows before it runs",
+                fix="look up before the loop, in all ids at once, and give it the vectors",
+            )
+        _log.warning("a large embedding stays in the graph", layer=layer.name, reason="a loop or a branch calls it")
+    return frozenset(nested)
+
+
 def _output_names(model: KerasModel, predictions: Predictions) -> tuple[str, ...] | None:
     if isinstance(predictions, Mapping):
         return tuple(str(name) for name in predictions)
@@ -229,16 +255,30 @@ def _output_names(model: KerasModel, predictions: Predictions) -> tuple[str, ...
     return names if len(names) == len(predictions) else None
 
 
-def _trace_once(model: KerasModel, features_spec: NestedSpec, module: ModelModule) -> Predictions:
-    """Calls the model on placeholders, so that layers are built and wrong shapes show at once; gives its outputs."""
+def _trace_once(
+    model: KerasModel, features_spec: NestedSpec, module: ModelModule
+) -> tuple[Predictions, Sequence[str]]:
+    """Calls the model on placeholders, so that layers are built and wrong shapes show at once.
+
+    Returns:
+        Its outputs, and the tables that a loop or a branch looks up in.
+    """
     flat = tf.nest.flatten(features_spec, expand_composites=True)
-    with tf.__internal__.FuncGraph("build").as_default():
+    scope = embeddings.CollectScope()
+    with tf.__internal__.FuncGraph("build").as_default() as graph:
         inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
         features = tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
         fix = f"the features that feed gives are {describe(features_spec)}; make them what the model takes"
-        looking_up, tracked = lookup.looking_up(embeddings.CollectScope()), refuse_untracked(model, module.roots)
+        looking_up, tracked = lookup.looking_up(scope), refuse_untracked(model, module.roots)
         with module.guard("calling the model on the features", fix), looking_up, tracked:
-            return call_model(model, features, training=False)
+            predictions = call_model(model, features, training=False)
+        nested = scope.nested(graph)
+        if nested:  # or Keras 3 looked at its outputs in a graph of its own, as it does with the first call
+            scope = embeddings.CollectScope()
+            with module.guard("calling the model on the features", fix), lookup.looking_up(scope):
+                call_model(model, features, training=False)
+            nested = scope.nested(graph)
+        return predictions, nested
 
 
 def call_model(model: KerasModel, features: Features, *, training: bool) -> Predictions:

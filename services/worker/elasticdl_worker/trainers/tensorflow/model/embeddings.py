@@ -9,11 +9,12 @@ the *step* program gets those rows, and their gradients come out merged: one row
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import structlog
@@ -21,11 +22,20 @@ from numpy.typing import NDArray
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
-from elasticdl_core.model import InitializerSpec, TableSpec
-from elasticdl_worker.trainers.tensorflow.framework import keras, tf
+from elasticdl_core.model import TableSpec
+from elasticdl_runtime.initializers import first_rows
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, tf
 from elasticdl_worker.trainers.tensorflow.model.initializers import KNOWN, initializer_spec
-from elasticdl_worker.trainers.tensorflow.types import EmbeddingLayer, Inverse, KerasModel, Shape, Tensor
+from elasticdl_worker.trainers.tensorflow.types import (
+    EmbeddingLayer,
+    Inverse,
+    KerasInitializer,
+    KerasModel,
+    Shape,
+    Tensor,
+)
 
+R = TypeVar("R")
 _log = structlog.get_logger(__name__)
 _FLOAT_BYTES = 4
 ZEROS_NAME = "elasticdl_rows_before_lookup"
@@ -37,13 +47,15 @@ class TableRegistry:
     """The embedding layers of one model, in the order in which they are built.
 
     Attributes:
-        threshold_bytes: Keras layers larger than this become tables; None keeps all of them in the graph.
+        threshold_bytes: Keras layers larger than this begin with the rows of a table, and are one if they can; None
+            keeps all of them in the graph, with what Keras gives them.
         seed: the job's seed.
         tables: specification of each table.
         layers: the layer of each table.
         in_graph: layers that kept their weights, under the name that their table would have.
         alone: whether all layers keep their weights, as the model is trained in this process alone.
         closed: of such a model, the tables that parameter servers would have.
+        keep: names of layers that keep their weights in any case.
     """
 
     threshold_bytes: int | None
@@ -53,6 +65,7 @@ class TableRegistry:
     in_graph: dict[str, EmbeddingLayer] = field(default_factory=dict)
     alone: bool = False
     closed: dict[str, TableSpec] = field(default_factory=dict)
+    keep: frozenset[str] = frozenset()
 
     def register(self, layer: EmbeddingLayer) -> str:
         """A table for an ``elasticdl.layers.Embedding``.
@@ -67,23 +80,51 @@ class TableRegistry:
                 f"layer {layer.name}: rows cannot begin by {type(layer.embeddings_initializer).__name__}",
                 fix=f"use one of {', '.join(KNOWN)}",
             )
-        return self._add(layer, name, initializer)
+        return self._add(layer, TableSpec(name, layer.output_dim, initializer, layer.input_dim))
 
-    def offer(self, layer: EmbeddingLayer) -> str | None:
-        """A table for a Keras ``Embedding``, or None if it is to keep its weights."""
+    def offer(self, layer: EmbeddingLayer, make_weights: Callable[[], None]) -> str | None:
+        """A table for a Keras ``Embedding``, or None if it keeps its weights.
+
+        Args:
+            layer: it is about to be built.
+            make_weights: builds it as Keras does.
+        """
         name = self._unique(layer)
         size = layer.input_dim * layer.output_dim * _FLOAT_BYTES
         initializer = initializer_spec(layer.embeddings_initializer, name, self.seed)
         obstacle = _obstacle(layer) or ("" if initializer else "its initializer is unknown to the parameter servers")
         large = self.threshold_bytes is not None and size > self.threshold_bytes
         if large and not obstacle and initializer is not None:
-            if not self.alone:
-                return self._add(layer, name, initializer)
-            self.closed[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
-        elif large and not self.alone:
+            table = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
+            if not self.alone and name not in self.keep:
+                return self._add(layer, table)
+            if self.alone:
+                self.closed[name] = table
+            self.in_graph[name] = layer
+            with _beginning(layer, table):
+                make_weights()
+            return None
+        if large and not self.alone:
             _log.warning("a large embedding stays in the graph", layer=layer.name, bytes=size, reason=obstacle)
         self.in_graph[name] = layer
+        make_weights()
         return None
+
+    def withdraw(self, layer: EmbeddingLayer, name: str) -> None:
+        """Gives a layer that was to be a table its weights, which begin as the rows of the table would."""
+        spec = self.tables.pop(name)
+        self.in_graph[name] = self.layers.pop(name)
+        layer.built = False
+        del layer.elasticdl_table
+        if not is_legacy():
+            layer._tracker.unlock()  # Keras 3 lets a layer that was built have no more variables
+        with lookup.registering(None), _beginning(layer, spec):
+            layer.build(tf.TensorShape([None]))
+
+    def note_use(self, layer: EmbeddingLayer) -> None:
+        """Notes that the model function uses the weights of a layer, which parameter servers would keep for that."""
+        name = next((name for name, one in self.in_graph.items() if one is layer), "")
+        self.closed.pop(name, None)
 
     def adopt(self, model: KerasModel) -> None:
         """Gives tables to layers of a model that was there before this build began.
@@ -103,15 +144,29 @@ class TableRegistry:
             if layer.built:
                 layer.elasticdl_table = self.register(cast(EmbeddingLayer, layer))
 
-    def _add(self, layer: EmbeddingLayer, name: str, initializer: InitializerSpec) -> str:
-        self.tables[name] = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
-        self.layers[name] = layer
-        return name
+    def _add(self, layer: EmbeddingLayer, table: TableSpec) -> str:
+        self.tables[table.name] = table
+        self.layers[table.name] = layer
+        return table.name
 
     def _unique(self, layer: EmbeddingLayer) -> str:
         base = str(getattr(layer, "path", None) or layer.name)
         taken = self.tables.keys() | self.in_graph.keys()
         return base if base not in taken else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in taken)
+
+
+@contextlib.contextmanager
+def _beginning(layer: EmbeddingLayer, table: TableSpec) -> Iterator[None]:
+    """A context in which a layer is built: its weights begin as the rows of a table would."""
+
+    def rows(*_: object, **__: object) -> Tensor:
+        return tf.convert_to_tensor(first_rows(table, np.arange(layer.input_dim, dtype=np.int64)))
+
+    given, layer.embeddings_initializer = layer.embeddings_initializer, cast(KerasInitializer, rows)
+    try:
+        yield
+    finally:
+        layer.embeddings_initializer = given
 
 
 def _obstacle(layer: EmbeddingLayer) -> str:
@@ -150,17 +205,12 @@ def install() -> None:
     @functools.wraps(original_build)
     def build(self: EmbeddingLayer, input_shape: Shape | None = None) -> None:
         registry = lookup.current_registry()
-        # Without a shape it is not Keras that builds the layer, but somebody who is about to set its weights.
-        mine = isinstance(registry, TableRegistry) and getattr(self, "elasticdl_open", False)
-        if not mine or self.built or input_shape is None:
+        if not isinstance(registry, TableRegistry) or not getattr(self, "elasticdl_open", False) or self.built:
             original_build(self, input_shape)
             return
-        assert isinstance(registry, TableRegistry)
-        table = registry.offer(self)
-        if table is None:
-            original_build(self, input_shape)
-            return
-        self.elasticdl_table = table
+        table = registry.offer(self, functools.partial(original_build, self, input_shape))
+        if table is not None:
+            self.elasticdl_table = table
         self.built = True
 
     @functools.wraps(original_call)
@@ -181,21 +231,33 @@ def install() -> None:
         return inputs.with_flat_values(rows) if isinstance(inputs, tf.RaggedTensor) else rows
 
     kind.__init__, kind.build, kind.call = init, build, call
+    for name in ("get_weights", "set_weights", "load_own_variables"):
+        if hasattr(kind, name):
+            setattr(kind, name, _with_weights(getattr(kind, name)))
     if isinstance(getattr(kind, "embeddings", None), property):
-        kind.embeddings = _guarded_property(kind.embeddings)
+        kind.embeddings = property(_with_weights(kind.embeddings.__get__))
     kind.elasticdl_installed = True
 
 
-def _guarded_property(original: property) -> property:
-    def embeddings(self: EmbeddingLayer) -> object:
-        if getattr(self, "elasticdl_table", None) is not None:
-            raise UserCodeError(
-                f"layer {self.name}: its weights are used directly, but they live on the parameter servers",
-                fix="raise --embedding_threshold_bytes so that the layer keeps its weights in the graph",
-            )
-        return original.__get__(self)
+def _with_weights(original: Callable[..., R]) -> Callable[..., R]:
+    """A method of a layer that uses its weights: a table is given some, as long as the model function runs."""
 
-    return property(embeddings)
+    @functools.wraps(original)
+    def method(self: EmbeddingLayer, *args: object) -> R:
+        table, registry = getattr(self, "elasticdl_table", None), lookup.current_registry()
+        if table is not None:
+            if not isinstance(registry, TableRegistry) or lookup.current_scope() is not None:
+                raise UserCodeError(
+                    f"layer {self.name}: its weights are used directly, but they live on the parameter servers",
+                    fix="raise --embedding_threshold_bytes so that the layer keeps its weights in the graph",
+                )
+            _log.warning("a large embedding stays in the graph", layer=self.name, reason="its weights are used")
+            registry.withdraw(self, table)
+        elif isinstance(registry, TableRegistry) and original.__name__ != "__get__":  # which Keras' own call is
+            registry.note_use(self)
+        return original(self, *args)
+
+    return method
 
 
 def _lookup(table: str, ids: Tensor, dim: int) -> Tensor:
@@ -210,7 +272,11 @@ def _zeros(ids: Tensor, dim: int) -> Tensor:
 
 
 class CollectScope:
-    """Notes the ids of each lookup and answers with zeros."""
+    """Notes the ids of each lookup and answers with zeros.
+
+    Attributes:
+        ids: of each table, of one lookup after the other.
+    """
 
     def __init__(self) -> None:
         self.ids: Inverse = {}
@@ -219,6 +285,10 @@ class CollectScope:
         """Zeros in the shape of the rows."""
         self.ids.setdefault(table, []).append(ids)
         return _zeros(ids, dim)
+
+    def nested(self, graph: object) -> list[str]:
+        """Tables with a lookup within a function of the graph that the model was called in: a loop or a branch."""
+        return [table for table, calls in self.ids.items() if any(ids.graph is not graph for ids in calls)]
 
 
 class RangeScope(CollectScope):

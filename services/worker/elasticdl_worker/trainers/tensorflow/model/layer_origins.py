@@ -26,7 +26,7 @@ def layer_origins(model: KerasModel) -> dict[str, str]:
     _note_attributes("", model, kept)
     found: dict[str, str] = {}
     for layer in model._flatten_layers():
-        if layer is model or not (layer.get_weights() or hasattr(layer, "elasticdl_table")):
+        if layer is model or not (getattr(layer, "elasticdl_table", None) or getattr(layer, "weights", ())):
             continue
         origin = kept.get(id(layer)) or _reads(layer)
         if origin:

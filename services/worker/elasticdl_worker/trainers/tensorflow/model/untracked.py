@@ -11,15 +11,17 @@ import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tensorflow.python.framework import op_callbacks
 
 from elasticdl_core.contract import Subject, refusal
-from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.types import KerasModel, Tensor, Variable
 from elasticdl_worker.user_code import imported_from
 
 _GENERATOR_STATES = ((2,), (3,))
+_GENERATORS = (tf.random.Generator, *((keras.random.SeedGenerator,) if hasattr(keras, "random") else ()))
 _OF_TABLES = "Lookup"
 """How the kinds of operations begin that use look-up tables, which have handles too but are no variables."""
 
@@ -52,8 +54,10 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
     # A metric inside a model is refused by its own name.
     tracked = [*model.variables, *getattr(model, "metrics_variables", ())]
     known = before | {id(raw_variable(variable)) for variable in tracked} | {id(one) for one in rows}
-    for variable in used:
-        if id(variable) not in known and not _is_generator_state(variable):
+    others_used = [variable for variable in used if id(variable) not in known]
+    states = _generator_states() if any(map(_may_be_of_generator, others_used)) else frozenset()
+    for variable in others_used:
+        if id(variable) not in states:
             raise refusal(Subject.LAYER, "tf.Variable", _named(variable, model, roots))
 
 
@@ -85,8 +89,20 @@ def _find_variables(handles: Sequence[Tensor]) -> list[Variable]:
         return []
     wanted = {id(handle) for handle in handles}
     # Nothing leads from a handle to its variable. That costs a look at every object, which a sound model never makes.
-    # Types are asked, not objects: those of other packages may warn, or do more, when asked what they are.
-    return [one for one in gc.get_objects() if issubclass(type(one), tf.Variable) and id(one.handle) in wanted]
+    return [one for one in _all_objects() if issubclass(type(one), tf.Variable) and id(one.handle) in wanted]
+
+
+def _all_objects() -> list[Any]:
+    """All objects that are collected; ask for their types: those of other packages may warn when asked what they are.
+
+    What was there when a worker froze its objects is left out of the collector's list.
+    """
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    found = gc.get_objects()
+    if frozen:
+        gc.freeze()
+    return found
 
 
 def _watched(graph: object) -> Iterable[Variable]:
@@ -94,9 +110,15 @@ def _watched(graph: object) -> Iterable[Variable]:
     return list(getattr(graph, "_watched_variables", ()))
 
 
-def _is_generator_state(variable: Variable) -> bool:
+def _may_be_of_generator(variable: Variable) -> bool:
     """Whether a variable looks like a random generator's, which every worker has its own of."""
     return bool(variable.dtype.is_integer) and tuple(variable.shape) in _GENERATOR_STATES
+
+
+def _generator_states() -> frozenset[int]:
+    """The identities of the variables that random generators of this process keep their states in."""
+    found = [one for one in _all_objects() if issubclass(type(one), _GENERATORS) and hasattr(one, "state")]
+    return frozenset(id(raw_variable(state)) for state in (one.state for one in found))
 
 
 def _named(variable: Variable, model: KerasModel, roots: Sequence[Path]) -> str:

@@ -25,6 +25,7 @@ from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, descri
 from elasticdl_worker.trainers.torch.model.first_values import WeightUses
 from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
+from elasticdl_worker.trainers.torch.model.repeated_memory import own_memory
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.trainers.torch.model.trials import (
@@ -96,6 +97,7 @@ class BuiltModel:
         self.closed: dict[str, tuple[TableSpec, nn.Parameter]] = {}
         self.placeholders = {name: cast(nn.Parameter, layers[0].weight) for name, layers in registry.layers.items()}
         check_tensors(net, {id(weight) for weight in self.placeholders.values()})
+        own_memory(net)
         self._split(frozenset())
 
     def _split(self, untrained: frozenset[int]) -> None:

@@ -1,0 +1,45 @@
+"""Gives buffers whose elements share memory, as those of ``expand``, memory of their own: they are to be filled."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from elasticdl_core.errors import UserCodeError
+
+
+def own_memory(net: nn.Module) -> None:
+    """Replaces each buffer of which several elements are one place in memory.
+
+    Args:
+        net: a model.
+
+    Raises:
+        UserCodeError: a parameter is such a one, or a buffer that is a view of another tensor of the model: what is
+            written to one would show in the other in this process alone.
+    """
+    for name, parameter in net.named_parameters():
+        if _repeats(parameter):
+            raise UserCodeError(
+                f"the parameter {name} has elements that share memory, which PyTorch refuses to update",
+                fix="make it of a copy: nn.Parameter(tensor.expand(...).clone())",
+            )
+    places = [tensor.untyped_storage().data_ptr() for tensor in [*net.parameters(), *net.buffers()]]
+    for path, module in net.named_modules():
+        for key, buffer in module._buffers.items():
+            if buffer is None or not _repeats(buffer):
+                continue
+            if places.count(buffer.untyped_storage().data_ptr()) > 1:
+                raise UserCodeError(
+                    f"the buffer {f'{path}.{key}'.lstrip('.')} is a view of another tensor of the model",
+                    fix="register one of the two, and make the other in forward; or register a copy (clone())",
+                )
+            module._buffers[key] = buffer.clone(memory_format=torch.contiguous_format)
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor are one place in memory."""
+    strided = tensor.layout is torch.strided and not tensor.is_meta
+    return strided and any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
