@@ -141,9 +141,20 @@ def rewrite(kind: JobType, args: Sequence[str], others: Mapping[str, bool], verb
 
     Raises:
         InvalidInputError: an argument that the command does not know, or that lacks its value.
+        SpecError: with all that is wrong with the line, also with the values of the flags that are known.
     """
     verb = verb or next(verb for verb, one in VERBS.items() if one is kind)
-    return list(_Rewriter(kind, others, verb).run(args))
+    rewriter = _Rewriter(kind, others, verb)
+    words = list(rewriter.run(args))
+    if rewriter.refused:
+        pairs = [word[2:].split("=", 1) for word in words if "=" in word]
+        given = {name: value for name, value in pairs if name in flags_of(kind)}
+        problems = [
+            Problem(flag, error.message.removeprefix(f"--{flag} "), error.fix) for flag, error in rewriter.refused
+        ]
+        problems += _read(kind, given)[1]
+        raise SpecError(problems) if len(problems) > 1 else rewriter.refused[0][1]
+    return words
 
 
 class _Rewriter:
@@ -152,14 +163,24 @@ class _Rewriter:
         self._flags = flags_of(kind)
         self._others = {name.replace("-", "_"): takes_value for name, takes_value in others.items()}
         self._given: dict[str, tuple[str, str]] = {}
+        self.refused: list[tuple[str, InvalidInputError]] = []
 
     def run(self, args: Sequence[str]) -> Iterator[str]:
+        """The arguments as they are read; what is wrong with others is in ``refused``."""
         rest = list(args)
         while rest:
             word = rest.pop(0)
-            if word in {"-h", "--help"}:
-                yield "--help"
-                continue
+            try:
+                yield from self._word(word, rest)
+            except InvalidInputError as error:
+                self.refused.append((word.partition("=")[0].lstrip("-"), error))
+                if word.startswith("-") and "=" not in word and rest and not rest[0].startswith("--"):
+                    rest.pop(0)  # its value
+
+    def _word(self, word: str, rest: list[str]) -> Iterator[str]:
+        if word in {"-h", "--help"}:
+            yield "--help"
+        else:
             if word.startswith("-o"):
                 word = "--format" + (f"={word[2:].removeprefix('=')}" if word[2:] else "")
             if not word.startswith("--") or word == "--":
@@ -243,8 +264,16 @@ def mapping_of(kind: JobType, given: Mapping[str, str | None]) -> dict[str, Any]
     """The JSON data of a specification from the texts of flags; only what was given is in it.
 
     Raises:
-        SpecError: with every text that does not fit its flag.
+        SpecError: with every text that does not fit its flag, and then with all that is wrong with the others.
     """
+    mapping, problems, unread = _read(kind, given)
+    if unread:
+        raise SpecError(problems)
+    return mapping
+
+
+def _read(kind: JobType, given: Mapping[str, str | None]) -> tuple[dict[str, Any], list[Problem], bool]:
+    """The data of a specification, what is wrong with it, and whether some of it is no text that fits its flag."""
     flags = flags_of(kind)
     mapping: dict[str, Any] = {} if kind is JobType.TRAINING else {"type": str(kind)}
     problems: list[Problem] = []
@@ -255,9 +284,12 @@ def mapping_of(kind: JobType, given: Mapping[str, str | None]) -> dict[str, Any]
             mapping[name] = flags[name].value(text)
         except InvalidInputError as error:
             problems.append(Problem(name, error.message.removeprefix(f"--{name}: "), error.fix))
-    if problems:
-        raise SpecError(problems)
-    return mapping
+    unread = bool(problems)
+    try:
+        JobSpec.from_mapping({"model_def": "module.model", **mapping})  # which a line may leave to --from
+    except SpecError as error:
+        problems += [problem for problem in error.problems if problem.field in mapping]  # what is absent may come yet
+    return mapping, problems, unread
 
 
 def fields_without_flag() -> set[str]:

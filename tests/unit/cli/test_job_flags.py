@@ -172,6 +172,53 @@ def test_all_wrong_values_are_told_at_once() -> None:
     assert [problem.field for problem in caught.value.problems] == ["num_epochs", "seed", "envs"]
 
 
+def test_a_value_out_of_bounds_is_told_with_one_that_is_no_value() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse("--num_epochs", "many", "--minibatch_size=0")
+    assert [problem.field for problem in caught.value.problems] == ["num_epochs", "minibatch_size"]
+
+
+def test_a_line_of_the_original_is_refused_all_at_once() -> None:
+    line = (
+        "--image_name=gcr.io/mnist --model_zoo=model_zoo --model_def=mnist.mnist_functional_api.custom_model "
+        "--volume host_path=/data,mount_path=/data --master_resource_request=cpu=0.2,memory=1024Mi "
+        "--worker_image=elasticdl:mnist --extra_pypi_index=http://x --need_task_manager=true --need_pod_manager true "
+        "--num_epochs=many --minibatch_size=0 --nmu_workers=2 stray"
+    )
+    with pytest.raises(SpecError) as caught:
+        rewrite(JobType.TRAINING, line.split(), OWN)
+    told = {problem.field: problem for problem in caught.value.problems}
+    flags = (
+        "image_name volume master_resource_request worker_image extra_pypi_index need_task_manager need_pod_manager"
+    )
+    assert list(told) == [*flags.split(), "nmu_workers", "stray", "num_epochs", "minibatch_size"]
+    assert told["volume"].message.startswith("is no longer a flag: mounts belong")
+    assert all(problem.fix for problem in told.values())
+
+
+WHOLE = {"model_def": "a.b", "model_zoo": "zoo", "training_data": "data"}
+
+
+@pytest.mark.parametrize(
+    ("line", "strategy", "servers"),
+    [
+        ("--distribution_strategy=AllreduceStrategy", "AllReduceStrategy", None),
+        ("--distribution_strategy=parameterserverstrategy --num_ps_pods=2", "ParameterServerStrategy", 2),
+        ("--distribution_strategy=AllreduceStrategy --num_ps_pods=0", "AllReduceStrategy", None),
+        ("--num_ps_pods=0", "AllReduceStrategy", None),
+    ],
+)
+def test_strategies_are_understood_as_the_original_spells_them(line: str, strategy: str, servers: int | None) -> None:
+    spec = JobSpec.from_mapping({**WHOLE, **parse(*line.split())})
+    assert spec.distribution_strategy == strategy
+    assert servers is None or spec.num_ps == servers
+
+
+def test_servers_that_are_none_do_not_go_with_their_strategy() -> None:
+    with pytest.raises(SpecError, match="num_ps"):
+        JobSpec.from_mapping({**WHOLE, "num_ps": 0, "distribution_strategy": "ParameterServerStrategy"})
+
+
 def test_pairs_are_json_or_words_and_nothing_is_evaluated() -> None:
     text = 'lr=0.01;layers=[64, 32];on=true;name=adam;old=True;text="a;b";call=__import__("os").getcwd()'
     assert parse_pairs("model_params", text) == {

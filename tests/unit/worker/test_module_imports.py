@@ -188,6 +188,17 @@ def test_common_mistakes_have_their_fix(text: str, fix: str, make_spec: Any, tmp
     assert fix in caught.value.fix
 
 
+@pytest.mark.parametrize("line", ["from deepctr.models import DeepFM", "from deepctr import DeepFM"])
+def test_a_folder_called_like_a_missing_package_is_not_blamed(line: str, make_spec: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "zoo" / "deepctr"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "wdl.py").write_text(f"{line}\n{BASE}")
+    with pytest.raises(UserCodeError, match="which is not there") as caught:
+        load_model_module(make_spec(model_zoo=str(tmp_path / "zoo"), model_def="deepctr.wdl.Net"), tmp_path / "zoo")
+    assert "install the package deepctr" in caught.value.fix
+
+
 def test_a_wrong_shape_is_no_matter_of_the_keras_version(make_spec: Any, tmp_path: Path) -> None:
     wrong = (
         "def custom_model():\n    i = keras.Input((4,))\n    return keras.Model(i, keras.layers.Reshape((3, 5))(i))\n"

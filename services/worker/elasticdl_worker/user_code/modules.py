@@ -247,10 +247,17 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
             fix="correct the syntax",
             traceback="".join(traceback.format_exception_only(type(error), error)),
         ) from error
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        namesake = _namesake(error, zoo)
+        if namesake is None and not isinstance(error, ModuleNotFoundError):
+            with guarded(
+                f"importing {path}", roots, fix="make the file importable: `python -c 'import ...'` shows it"
+            ):
+                raise
         raise UserCodeError(
             f"{path} imports {error.name!r}, which is not there{user_location(error, roots)}",
-            fix=suggest_fix(error)
+            fix=namesake
+            or suggest_fix(error)
             or f"install the package that provides {error.name!r} where workers run, or put the module in the zoo",
             traceback=user_traceback(error, roots),
         ) from error
@@ -260,6 +267,17 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
         with guarded(f"importing {path}", roots, fix="make the file importable: `python -c 'import ...'` shows it"):
             raise
         raise AssertionError from error
+
+
+def _namesake(error: ImportError, zoo: Path) -> str | None:
+    """What to do where a package is missing and a folder of the zoo has its name; None if none has."""
+    name = (error.name or "").partition(".")[0]
+    if not name or not (zoo / name / "__init__.py").is_file():
+        return None
+    return (
+        f"install the package {name} where workers run, and rename the zoo's folder {name}, which has its name; "
+        f"if the folder is meant, import it as {zoo.name}.{name}"
+    )
 
 
 def _import_path(dotted: str, path: Path) -> ModuleType:

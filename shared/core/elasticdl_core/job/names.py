@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.job.fields import ALL_REDUCE, STRATEGIES
 
 ALIASES: Mapping[str, str] = {
     "job_name": "name",
@@ -18,7 +19,9 @@ ALIASES: Mapping[str, str] = {
 
 
 def resolve_aliases(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a mapping with fields of a job under their own names.
+    """A copy of a mapping with fields of a job under their own names, and strategies as they are spelt.
+
+    ``num_ps`` of 0, as lines of the original have it, says that there are no parameter servers.
 
     Every door that takes such fields by name (command line, Python, HTTP) calls this before it looks at them.
 
@@ -37,6 +40,13 @@ def resolve_aliases(mapping: Mapping[str, Any]) -> dict[str, Any]:
         named[name], typed[name] = value, key
     if problems:
         raise SpecError(problems)
+    strategy = named.get("distribution_strategy")
+    if isinstance(strategy, str):
+        spelt = {one.lower(): one for one in STRATEGIES}
+        named["distribution_strategy"] = strategy = spelt.get(strategy.lower(), strategy)
+    if _same(named.get("num_ps"), 0) and strategy in (None, "auto", ALL_REDUCE):
+        del named["num_ps"]
+        named["distribution_strategy"] = ALL_REDUCE
     return named
 
 
