@@ -13,11 +13,11 @@ import typer
 
 from elasticdl.cli.output import age, write_line
 from elasticdl_core.errors import ConflictError, NotFoundError
+from elasticdl_core.job.names import LAST
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Job
 
-LAST = "last"
 LOOKED_THROUGH = 500
 """How many jobs, the newest first, are looked through for the beginning of an id."""
 SHOWN = 10

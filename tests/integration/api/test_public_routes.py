@@ -43,13 +43,21 @@ async def test_idempotency_key_gives_one_job_and_refuses_another_body(api: Api) 
     assert len({answer.json()["id"] for answer in answers}) == 1
     other = await api.http.post("/jobs", json={**spec, "num_epochs": 2}, headers=headers)
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
-    assert len((await api.http.get("/jobs")).json()["jobs"]) == 1
+    (job,) = (await api.http.get("/jobs")).json()["jobs"]
+    cancelled = await api.http.post(f"/jobs/{job['id']}/cancel")
+    assert (cancelled.json()["state"], cancelled.json()["desired"]) == ("CANCELLED", "cancel")
+    assert (await api.http.delete(f"/jobs/{job['id']}")).status_code == 204
+    again = await api.http.post("/jobs", json=spec, headers=headers)
+    assert (again.status_code, again.json()["code"]) == (409, "idempotency_conflict")
+    assert job["id"] in again.json()["detail"] and "was deleted" in again.json()["detail"]
+    assert (await api.http.get("/jobs")).json()["jobs"] == []
 
 
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"minibatch_sise": 3}, "minibatch_sise"),
+        ({"name": "last"}, "name"),
         ({"minibatch_size": "64"}, "minibatch_size"),
         ({"min_workers": 5, "max_workers": 2}, "max_workers"),
         ({"max_workers": 2**40}, "max_workers"),

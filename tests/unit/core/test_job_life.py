@@ -107,6 +107,8 @@ def test_masters_of_jobs_that_are_over_are_told_to_cancel(state: JobState) -> No
 def test_a_job_that_is_queued_again_is_wanted_again() -> None:
     assert desired_on_entering(JobState.QUEUED) is Desired.RUN
     assert desired_on_entering(JobState.CANCELLING) is Desired.CANCEL
+    assert desired_on_entering(JobState.CANCELLED) is Desired.CANCEL
+    assert desired_on_entering(JobState.SUSPENDED) is Desired.SUSPEND
     assert desired_on_entering(JobState.RUNNING) is None
 
 

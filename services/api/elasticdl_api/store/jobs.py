@@ -68,7 +68,7 @@ class JobStore:
         """The job that was submitted under an idempotency key, if any.
 
         Raises:
-            IdempotencyError: the key was used with another body.
+            IdempotencyError: the key was used with another body, or for a job that was deleted.
         """
         async with self._database.transaction() as connection:
             return await _submitted(connection, namespace, key, body_hash)
@@ -246,8 +246,8 @@ class JobStore:
 async def _submitted(connection: AsyncConnection, namespace: str, key: str, body_hash: str) -> JobRecord | None:
     keys = t.idempotency_keys
     query = (
-        select(keys.c.body_hash, t.jobs)
-        .join(t.jobs, t.jobs.c.id == keys.c.job_id)
+        select(keys.c.body_hash, keys.c.job_id, t.jobs)
+        .outerjoin(t.jobs, t.jobs.c.id == keys.c.job_id)
         .where(and_(keys.c.namespace == namespace, keys.c.key == key))
     )
     row = (await connection.execute(query)).mappings().one_or_none()
@@ -255,8 +255,12 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
         return None
     if row["body_hash"] != body_hash:
         raise IdempotencyError(
-            f"the Idempotency-Key {key!r} was used with another body (job {row['id']})",
+            f"the Idempotency-Key {key!r} was used with another body (job {row['job_id']})",
             fix="use a new key for a new job, or send the same body again",
+        )
+    if row["id"] is None:
+        raise IdempotencyError(
+            f"job {row['job_id']}, submitted with the Idempotency-Key {key!r}, was deleted", fix="use a new key"
         )
     return (await visible_jobs(connection, [row], namespace))[0]
 

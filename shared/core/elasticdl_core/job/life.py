@@ -156,6 +156,14 @@ _OUTCOMES: Mapping[tuple[JobRequest, JobState], RequestOutcome] = {
 }
 
 
+_ON_ENTERING: Mapping[JobState, Desired] = {
+    JobState.QUEUED: Desired.RUN,
+    JobState.SUSPENDED: Desired.SUSPEND,
+    JobState.CANCELLING: Desired.CANCEL,
+    JobState.CANCELLED: Desired.CANCEL,
+}
+
+
 def outcome_of(request: JobRequest, state: JobState) -> RequestOutcome | None:
     """What a request does to a job in that state; None if it cannot be asked of it."""
     return _OUTCOMES.get((request, state))
@@ -164,9 +172,10 @@ def outcome_of(request: JobRequest, state: JobState) -> RequestOutcome | None:
 def desired_on_entering(state: JobState) -> Desired | None:
     """What is asked of a job from the moment it enters a state; None if that stays as it was.
 
-    A job that is queued again has been evicted or resumed: what was asked of its last master is done.
+    A job that is queued again has been evicted or resumed: what was asked of its last master is done. One that never
+    had a master, or has none now, is stopped without being asked.
     """
-    return {JobState.QUEUED: Desired.RUN, JobState.CANCELLING: Desired.CANCEL}.get(state)
+    return _ON_ENTERING.get(state)
 
 
 def desired_of_master(state: JobState, desired: Desired) -> Desired:

@@ -8,6 +8,8 @@ from typing import Any
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job.fields import ALL_REDUCE, STRATEGIES
 
+LAST = "last"
+"""Stands for the newest job where a job is named; no job is called so."""
 ALIASES: Mapping[str, str] = {
     "job_name": "name",
     "num_workers": "max_workers",

@@ -24,6 +24,7 @@ from elasticdl_core.job.fields import (
     JobType,
     default_of,
 )
+from elasticdl_core.job.names import LAST
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -71,6 +72,7 @@ def value_problems(spec: JobFields) -> list[Problem]:
         f"{spec.name!r} is not a job name",
         "use 1 to 40 lower-case letters, digits and dashes, starting and ending with a letter or digit",
     )
+    need(spec.name != LAST, "name", f"{LAST!r} stands for the newest job", "choose another name")
     need(
         "." in spec.model_def and all(part.isidentifier() for part in spec.model_def.split(".")),
         "model_def",

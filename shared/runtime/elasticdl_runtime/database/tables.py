@@ -275,7 +275,7 @@ idempotency_keys = Table(
     Column("namespace", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("body_hash", Text, nullable=False),
-    _job(),
+    Column("job_id", Text, nullable=False),
     _at("created_at"),
     Index("idempotency_keys_job", "job_id"),
 )
