@@ -15,10 +15,17 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.model import OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.model import DenseKind, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps.pulls import PullAnswer, PullRequest
-from elasticdl_ps.pushes import DenseGradient, PushRequest, RowGradients, check_learning_rates, require_finite
+from elasticdl_ps.pushes import (
+    DenseGradient,
+    PushRequest,
+    RowGradients,
+    check_learning_rates,
+    require_finite,
+    require_numbers,
+)
 from elasticdl_ps.rounds import Member, PushOutcome, Round
 from elasticdl_ps.store.partition import DenseInit
 from elasticdl_ps.store.table import EmbeddingTable
@@ -253,7 +260,7 @@ def _dense_init(message: ps_pb2.Dense, buffers: list[memoryview]) -> DenseInit:
         what = f"the dense parameter {spec.name!r}"
         _check_dtype(spec.dtype, what)
         values = array_of(buffers, message.buffer, spec.dtype, message.stop - message.start, what)
-        require_finite(values, what)
+        (require_numbers if spec.kind is DenseKind.STATE else require_finite)(values, what)
     return DenseInit(spec, message.start, message.stop, values)
 
 

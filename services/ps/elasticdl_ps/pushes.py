@@ -5,6 +5,7 @@ What becomes of the changes is said in ``updates`` (sender, age, repeats) and, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -166,7 +167,10 @@ class _Reader:
         part = _part_of(self._partition, gradient, what)
         if part.spec.kind is DenseKind.STATE:
             keep = _checked_keep(gradient.keep, part.spec)
-            self.state[name] = StateUpdate(keep, self._numbers(gradient.buffer, part.spec.dtype, part.size, what))
+            # What is taken as it is may be infinite, as a smallest value is before the first one.
+            taken = keep == 0 or math.isinf(keep)
+            numbers = self._numbers(gradient.buffer, part.spec.dtype, part.size, what, infinite=taken)
+            self.state[name] = StateUpdate(keep, numbers)
             return
         self.dense[name] = self._numbers(gradient.buffer, "float32", part.size, what)
         if self._compensates:
@@ -187,9 +191,13 @@ class _Reader:
             pulled = _stated(gradients.pulled, what)
             self.pulled_rows[name] = self._vectors(table, pulled, len(ids), dtype, what)
 
-    def _numbers(self, index: int, dtype: str, size: int, what: str) -> NDArray[np.generic]:
+    def _numbers(
+        self, index: int, dtype: str, size: int, what: str, *, infinite: bool = False
+    ) -> NDArray[np.generic]:
         values = array_of(self._buffers, index, dtype, size, what)
-        if dtype == "float32":
+        if infinite:
+            require_numbers(values, what)
+        elif dtype == "float32":
             self._require_finite(values, what)
         else:
             require_finite(values, what)
@@ -220,6 +228,16 @@ def require_finite(values: NDArray[np.generic], what: str) -> None:
         raise _not_finite(what)
 
 
+def require_numbers(values: NDArray[np.generic], what: str) -> None:
+    """Refuses values of state among which one is not a number; infinite ones may be there.
+
+    Raises:
+        InvalidInputError: one is not.
+    """
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise _not_finite(what)
+
+
 def _part_of(partition: Partition, gradient: DenseGradient, what: str) -> DensePart:
     part = partition.dense.part(gradient.name)
     if part is None or (part.start, part.stop) != (gradient.start, gradient.stop):
@@ -238,14 +256,16 @@ def _checked_keep(keep: float | None, spec: DenseSpec) -> float:
         InvalidInputError: it does not say, or the state's dtype cannot be changed so.
     """
     kind = np.dtype(spec.dtype).kind
-    allowed = keep is not None and 0 <= keep <= 1
+    selects = keep is not None and math.isinf(keep)
+    allowed = selects or (keep is not None and 0 <= keep <= 1)
     if kind != "f":
-        allowed = allowed and (keep == 0 or (keep == 1 and kind != "b"))
+        allowed = allowed and (selects or keep == 0 or (keep == 1 and kind != "b"))
     if keep is None or not allowed:
         said = "nothing" if keep is None else keep
         raise InvalidInputError(
             f"a change of {spec.name!r} ({spec.dtype}) says {said} about what is kept of the old value",
-            fix="send keep: 0 to 1 for floating-point numbers, 0 or 1 for integers, 0 for booleans",
+            fix="send keep: 0 to 1 for floating-point numbers, 0 or 1 for integers, 0 for booleans; infinite for the "
+            "larger, minus infinite for the smaller value",
         )
     return keep
 

@@ -57,6 +57,7 @@ from elasticdl_worker.trainers.framework import (
     Preparation,
     training_metrics,
 )
+from elasticdl_worker.trainers.fused_losses import FusedLoss
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.output_files import OutputFile
@@ -303,10 +304,13 @@ class _LocalRun:
         self, trainer: LocalSteps, metrics: Metrics | None, progress: LocalProgress
     ) -> Callable[[Minibatch], None]:
         """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
-        policy, module = NanPolicy(self._spec.on_nan), self._module
+        policy, module, spec = NanPolicy(self._spec.on_nan), self._module, self._spec
+        parts = spec.fuses and spec.microbatches_per_step > 1
+        fused = FusedLoss(parts, self._framework.cut, trainer.predict, trainer.evaluation_loss)
 
         def step(batch: Minibatch) -> None:
             with training_step(module, [batch]):
+                fused.look(batch, batch.records)
                 made = trainer.train(batch)
             progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
             if made.not_finite:

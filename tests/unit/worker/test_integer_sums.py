@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from elasticdl_core.job.fields import AT_MOST
 from elasticdl_worker.trainers.integer_sums import LIMBS, MOST_SUMMANDS, join, mean, split
-from elasticdl_worker.trainers.tensorflow.model.state import Merge, ModelState
+from elasticdl_worker.trainers.state_merging import Merge
+from elasticdl_worker.trainers.tensorflow.model.state import ModelState
 from elasticdl_worker.trainers.tensorflow.replica.state_changes import StateChanges
 
 BOUNDS = [1, 2, 255, 256, 257, 511, 1023, 1024, MOST_SUMMANDS]
@@ -57,9 +58,9 @@ def test_tensorflow_state_moves_exactly(count: int) -> None:
     model = keras.Sequential([keras.Input([2]), layer])
     variables = {"count": layer.count, "latest": layer.latest, "flag": layer.flag}
     state = ModelState(model, variables)
-    state.rules = {"count": Merge.COUNT, "latest": Merge.LATEST, "flag": Merge.LATEST}
+    state.rules = {"count": Merge.SUM, "latest": Merge.MEAN, "flag": Merge.MEAN}
     layer.count.assign([998_257, -5])
-    changes = StateChanges(state, list(variables))
+    changes = StateChanges(state, list(variables), 1)
     big = 2**60 + 1
 
     @tf.function
@@ -68,7 +69,7 @@ def test_tensorflow_state_moves_exactly(count: int) -> None:
         state.variables["count"].assign_sub([1, -(2**40)])
         state.variables["latest"].assign([big, -3])
         state.variables["flag"].assign([True, False])
-        return changes.take(before, tf.constant(1.0))
+        return changes.take(before, tf.constant(1.0), tf.constant(0))
 
     total = np.zeros(changes.length, np.float32)
     for _ in range(count):

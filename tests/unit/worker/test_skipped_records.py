@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.skips import Skip, SkipReason, Skips, doublings
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import ExitReason
+from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.trainers.not_finite import NanPolicy, NotFiniteError, find_not_finite
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -221,10 +223,14 @@ def test_too_many_bad_minibatches_in_a_row_are_no_training() -> None:
 
 def test_what_is_not_finite_is_named_and_large_numbers_are_none_of_it() -> None:
     large = np.full(4, 3e38, np.float32)
-    assert find_not_finite([1.0], {"kernel": large}, {"count": np.array([1])}) == ""
+    assert find_not_finite([1.0], {"kernel": large}, {"count": StateChange(1.0, np.array([1]))}) == ""
     broken = np.array([1, np.inf], np.float32)
     assert find_not_finite([1.0], {"kernel": broken}, {}) == "the gradient of kernel is not finite (the loss is 1)"
-    assert find_not_finite([1.0], {}, {"mean": broken}).startswith("the new value of mean")
+    assert find_not_finite([1.0], {}, {"mean": StateChange(0.9, broken)}).startswith("the new value of mean")
+    assert find_not_finite([1.0], {}, {"high": StateChange(math.inf, broken)}) == ""
+    assert find_not_finite([1.0], {}, {"high": StateChange(0.0, np.array([np.nan], np.float32))}).startswith(
+        "the new value of high"
+    )
     assert find_not_finite([1.0, float("inf")], {}, {}) == "the loss is inf"
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from elasticdl_worker.trainers.torch.export.model_files import check_exportable
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
+from elasticdl_worker.trainers.torch.model.state_rules import changing_state
 from elasticdl_worker.trainers.torch.model.trials import generators_kept
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions
 from elasticdl_worker.user_code import ModelModule
@@ -76,9 +77,9 @@ def test_the_look_at_a_model_leaves_nothing_in_it_and_draws_nothing() -> None:
     built(lambda: net)
     assert float(torch.rand(())) == expected
     forward = ForwardPass(model, module_of(net, loss=lambda labels, p: p.mean()), StepOptions())
-    forward.changed_by_training(SAMPLE)
+    changing_state(model, SAMPLE)
     assert (net.calls, net.history, net.hidden, buffers_of(net)) == (0, [], None, fresh)
-    assert forward.changed_by_training(SAMPLE) == {"largest", "mean"}
+    assert changing_state(model, SAMPLE) == {"largest", "mean"}
     forward.train(torch.ones(8, 2), None, None)  # more records than those of the sample
     assert (net.calls, net.history, buffers_of(net)["mean"]) == (1, [8], [0.5, 0.5])
 

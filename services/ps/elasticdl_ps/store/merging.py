@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,11 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate:
-    """What becomes of a slice ``x`` of the model's state: ``keep * x + add``.
+    """What becomes of a slice ``x`` of the model's state: ``keep * x + add``, or the larger or smaller of the two.
 
     Attributes:
-        keep: from 0 (replaced) over the power of a moving average's momentum to 1 (added to).
+        keep: from 0 (replaced) over the power of a moving average's momentum to 1 (added to); infinite for the
+            larger, minus infinite for the smaller of ``x`` and ``add``.
         add: ``[size]``, of the state's dtype.
     """
 
@@ -28,7 +30,9 @@ class StateUpdate:
 
     def apply(self, values: NDArray[Any]) -> None:
         """Changes a slice in place; a value that nobody else has changed meanwhile comes out as the worker had it."""
-        if self.keep == 1:
+        if math.isinf(self.keep):
+            (np.maximum if self.keep > 0 else np.minimum)(values, self.add, out=values)
+        elif self.keep == 1:
             values += self.add
         elif self.keep == 0:
             values[...] = self.add
@@ -65,8 +69,8 @@ class Changes:
 def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:
     """The changes of a round as one, as if of one minibatch.
 
-    Of state, moving averages take the mean, weighted by records; counters are added up, and what is replaced is the
-    last member's.
+    Of state, moving averages take the mean, weighted by records; counters are added up, what is replaced is the last
+    member's, and of a largest or smallest value it is the largest or smallest one.
 
     Args:
         members: at least one.
@@ -123,5 +127,5 @@ def _merge_state(name: str, members: Sequence[Changes]) -> StateUpdate:
     for change, _ in changes[1:]:
         add = whole.add.copy()
         change.apply(add)
-        whole = StateUpdate(whole.keep * change.keep, add)
+        whole = StateUpdate(change.keep if math.isinf(change.keep) else whole.keep * change.keep, add)
     return whole

@@ -48,7 +48,8 @@ class StateChange:
     """How a worker's minibatches change a variable ``x`` of the model's state: ``x`` becomes ``keep * x + add``.
 
     Attributes:
-        keep: ``momentum ** updates`` for a moving average, 1 for a counter, 0 for what is just replaced.
+        keep: ``momentum ** updates`` for a moving average, 1 for a counter, 0 for what is just replaced; infinite
+            where ``x`` becomes the larger, minus infinite where it becomes the smaller of ``x`` and ``add``.
         add: of the variable's shape and dtype.
     """
 

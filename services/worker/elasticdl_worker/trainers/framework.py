@@ -422,6 +422,9 @@ class Framework(Protocol):
             UserCodeError: ``eval_metrics_fn`` is missing while there is no loss either, or gives what is no metric.
         """
 
+    def cut(self, values: Tensors, start: int, end: int) -> Tensors:
+        """Some of the records of nested tensors; None if they cannot be cut."""
+
     def to_numpy(self, predictions: Tensors) -> object:
         """A nested structure of tensors as arrays."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.reporting.failures import NotFiniteError
 
 MAX_IN_A_ROW = 100
@@ -65,14 +66,15 @@ class NanPolicy:
 
 
 def find_not_finite(
-    losses: Sequence[float], gradients: Mapping[str, NDArray[np.generic]], state: Mapping[str, NDArray[np.generic]]
+    losses: Sequence[float], gradients: Mapping[str, NDArray[np.generic]], state: Mapping[str, StateChange]
 ) -> str:
     """Describes the part of a step's result that is NaN or infinite; empty if all are finite.
 
     Args:
         losses: of the step's minibatches.
         gradients: by parameter or table.
-        state: changes of what has no gradient, such as moving averages.
+        state: changes of what has no gradient, such as moving averages. Values that are taken as they are may be
+            infinite.
     """
     for loss in losses:
         if not math.isfinite(loss):
@@ -80,8 +82,10 @@ def find_not_finite(
     for name, values in gradients.items():
         if not _finite(values):
             return describe_bad_gradient(name, losses[-1])
-    for name, values in state.items():
-        if not _finite(values):
+    for name, change in state.items():
+        taken = change.keep == 0 or math.isinf(change.keep)
+        bad = change.add.dtype.kind == "f" and np.isnan(change.add).any() if taken else not _finite(change.add)
+        if bad:
             return f"the new value of {name} is not finite (the loss is {losses[-1]:.6g})"
     return ""
 

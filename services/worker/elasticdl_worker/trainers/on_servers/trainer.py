@@ -369,8 +369,7 @@ class Trainer:
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:
         """Whether a result is finite. If not, the minibatches of a group are trained one by one."""
-        state = {name: change.add for name, change in result.state.items()}
-        what = find_not_finite(result.losses, {**result.dense, **result.rows}, state)
+        what = find_not_finite(result.losses, {**result.dense, **result.rows}, result.state)
         if not what:
             self._nan.reset()
             return True

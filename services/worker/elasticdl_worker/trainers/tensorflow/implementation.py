@@ -34,7 +34,7 @@ from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import aligned_loss
 from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
-from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics, to_numpy
+from elasticdl_worker.trainers.tensorflow.model.metrics import cut, make_metrics, to_numpy
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, check_groups, translate
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -169,6 +169,10 @@ class TensorFlowFramework:
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
         return make_metrics(module, loss, outputs)
+
+    def cut(self, values: Nested, start: int, end: int) -> Nested | None:
+        """Some of the records of nested tensors; None if they cannot be cut."""
+        return cut(values, start, end)
 
     def to_numpy(self, predictions: Nested) -> object:
         """Nested tensors as arrays."""

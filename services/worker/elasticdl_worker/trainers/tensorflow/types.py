@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Protocol, Self, TypeAlias
 
@@ -23,6 +24,14 @@ class DType(Protocol):
     @property
     def is_integer(self) -> bool:
         """Whether it is an integer type."""
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it is a floating-point type."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
 
     @property
     def as_numpy_dtype(self) -> DTypeLike:
@@ -412,6 +421,9 @@ class Graph(Protocol):
     @property
     def captures(self) -> Iterable[tuple[Tensor, Tensor]]:
         """What it uses from outside, and the placeholder of each."""
+
+    def as_default(self) -> AbstractContextManager[object]:
+        """A context in which operations are added to it."""
 
     def get_operations(self) -> Sequence[Operation]:
         """All operations."""

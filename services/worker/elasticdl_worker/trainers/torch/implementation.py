@@ -39,7 +39,7 @@ from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.torch.model.calling import leaves
-from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
+from elasticdl_worker.trainers.torch.model.metrics import cut, make_metrics, to_numpy
 from elasticdl_worker.trainers.torch.model.operation_work import one_thread_is_better
 from elasticdl_worker.trainers.torch.model.optimizers import (
     MadeOptimizer,
@@ -47,6 +47,7 @@ from elasticdl_worker.trainers.torch.model.optimizers import (
     make_optimizer,
     translate,
 )
+from elasticdl_worker.trainers.torch.model.state_rules import learn_rules
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
@@ -114,6 +115,7 @@ class TorchFramework:
         updates: TorchGroupUpdates | None = None
         if made is not None:
             model.keep_untrained(made.untrained)
+            learn_rules(model, sample)
             plan = translate(made, preparation.callbacks, module.guard)
             _check_group_decay(plan, model, spec)
             if spec.get_model_steps > 1:
@@ -190,6 +192,10 @@ class TorchFramework:
     def make_metrics(self, module: ModelModule, loss: LossOf | None, outputs: Outputs) -> Metrics:
         """Makes the metrics of a module."""
         return make_metrics(module, loss, outputs)
+
+    def cut(self, values: Tensors, start: int, end: int) -> Tensors:
+        """Some of the records of nested tensors; None if they cannot be cut."""
+        return cut(values, start, end)
 
     def to_numpy(self, predictions: Tensors) -> object:
         """Nested tensors as arrays."""

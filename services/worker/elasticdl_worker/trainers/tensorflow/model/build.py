@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     Array,
     DType,
     Features,
+    Graph,
     KerasModel,
     KerasOptimizer,
     KerasVariable,
@@ -220,6 +222,9 @@ def build_model(module: ModelModule, features_spec: NestedSpec, options: BuildOp
     check_model(model, training=options.training)
     prepared = PreparedModel(model, registry, features_spec, module.roots)
     prepared.outputs = _output_names(model, predictions)
+    if options.training and prepared.merging.unknown:
+        with contextlib.suppress(Exception):  # what training raises the first step raises as well
+            prepared.merging.learn(_training_graph(model, features_spec))
     return prepared
 
 
@@ -255,6 +260,20 @@ def _output_names(model: KerasModel, predictions: Predictions) -> tuple[str, ...
     return names if len(names) == len(predictions) else None
 
 
+def _training_graph(model: KerasModel, features_spec: NestedSpec) -> Graph:
+    """The graph of the model in training mode."""
+    graph: Graph = tf.__internal__.FuncGraph("training")
+    with graph.as_default(), lookup.looking_up(embeddings.CollectScope()):
+        call_model(model, _placeholders(features_spec), training=True)
+    return graph
+
+
+def _placeholders(features_spec: NestedSpec) -> Features:
+    flat = tf.nest.flatten(features_spec, expand_composites=True)
+    inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
+    return tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
+
+
 def _trace_once(
     model: KerasModel, features_spec: NestedSpec, module: ModelModule
 ) -> tuple[Predictions, Sequence[str]]:
@@ -263,11 +282,9 @@ def _trace_once(
     Returns:
         Its outputs, and the tables that a loop or a branch looks up in.
     """
-    flat = tf.nest.flatten(features_spec, expand_composites=True)
     scope = embeddings.CollectScope()
     with tf.__internal__.FuncGraph("build").as_default() as graph:
-        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
-        features = tf.nest.pack_sequence_as(features_spec, inputs, expand_composites=True)
+        features = _placeholders(features_spec)
         fix = f"the features that feed gives are {describe(features_spec)}; make them what the model takes"
         looking_up, tracked = lookup.looking_up(scope), refuse_untracked(model, module.roots)
         with module.guard("calling the model on the features", fix), looking_up, tracked:

@@ -91,17 +91,7 @@ class KerasMetrics(MetricKind):
 
     def cut(self, values: Nested, start: int, end: int) -> Nested | None:
         """Some of the records of nested tensors, with their masks; None if they cannot be cut."""
-
-        def part(value: Tensor) -> Tensor:
-            found, mask = value[start:end], mask_of(value)
-            if mask is not None:
-                set_mask(found, mask[start:end])
-            return found
-
-        flat = tf.nest.flatten(values)
-        if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
-            return None
-        return tf.nest.map_structure(part, values)
+        return cut(values, start, end)
 
     def numbers(self, values: object) -> NDArray[np.float64]:
         """A tensor of any type, an array or a number as an array."""
@@ -205,6 +195,21 @@ class _KerasObject:
 
     def _values(self) -> list[NDArray[np.generic]]:
         return [np.array(raw_variable(variable).numpy()) for variable in self._metric.variables]
+
+
+def cut(values: Nested, start: int, end: int) -> Nested | None:
+    """Some of the records of nested tensors, with their masks; None if they cannot be cut."""
+
+    def part(value: Tensor) -> Tensor:
+        found, mask = value[start:end], mask_of(value)
+        if mask is not None:
+            set_mask(found, mask[start:end])
+        return found
+
+    flat = tf.nest.flatten(values)
+    if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
+        return None
+    return tf.nest.map_structure(part, values)
 
 
 def _mean(metric: KerasMetric) -> KerasMean:

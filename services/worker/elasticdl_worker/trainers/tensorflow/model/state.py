@@ -8,35 +8,36 @@ that the changes of workers come one after the other. What is kept follows from 
 - what else there is keeps nothing: the last worker's value counts.
 
 A variable's ``aggregation`` overrules that: ``sum`` adds, ``only_first_replica`` lets the last worker's value count.
+So does what a layer says by ``state_merging``; a running maximum or minimum is seen in the graph of a training step.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.state_merging import Merge, declared_merges, not_of_state
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.types import KerasModel, KerasVariable, Layer, Tensor
+from elasticdl_worker.trainers.tensorflow.types import (
+    Graph,
+    KerasModel,
+    KerasVariable,
+    Layer,
+    Tensor,
+)
 
 _AVERAGES = {
     "momentum": ("moving_mean", "moving_variance", "moving_stddev"),
     "renorm_momentum": ("renorm_mean", "renorm_stddev"),
 }
 """Variables of BatchNormalization by the attribute that has their momentum."""
+_EXTREMES = {"Maximum": Merge.MAX, "Minimum": Merge.MIN}
 _WIDTHS = {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64)}
 _SHARED = {"bool", *(f"{kind}{width}" for kind, widths in _WIDTHS.items() for width in widths)}
-
-
-class Merge(enum.Enum):
-    """How the changes that workers make to a variable become one."""
-
-    AVERAGE = "average"
-    COUNT = "count"
-    LATEST = "latest"
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,52 @@ class ModelState:
         rules: how changes of each are merged.
 
     Raises:
-        UserCodeError: a variable is of a type that cannot be shared.
+        UserCodeError: a variable is of a type that cannot be shared, or a layer says what is no rule.
     """
 
     def __init__(self, keras_model: KerasModel, variables: Mapping[str, KerasVariable]) -> None:
         self._averages = _moving_averages(keras_model)
         self.variables = {name: raw_variable(variable) for name, variable in variables.items()}
         self.rules = {name: self._rule(name, variable) for name, variable in variables.items()}
+        self._declare(keras_model)
+
+    def _declare(self, keras_model: KerasModel) -> None:
+        """Takes what layers say of their state."""
+        names = {id(variable): name for name, variable in self.variables.items()}
+        self._declared: set[str] = set()
+        for layer in keras_model._flatten_layers():
+            for key, rule in declared_merges(layer, str(layer.name)).items():
+                held = getattr(layer, key, None)
+                name = None if held is None else names.get(id(raw_variable(held)))
+                if name is None:
+                    raise not_of_state(str(layer.name), key)
+                self.rules[name] = rule
+                self._declared.add(name)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Floats of which nothing is known but that no optimizer changes them; frozen weights are none of them."""
+        return [
+            name
+            for name, variable in self.variables.items()
+            if self.rules[name] is Merge.MEAN and name not in self._declared
+            if variable.dtype.is_floating and not variable.trainable
+        ]
+
+    def learn(self, graph: Graph) -> None:
+        """Finds running maxima and minima in the graph of a training step: ``x.assign(tf.maximum(x, ...))``."""
+        inner = {id(outer): held for outer, held in graph.captures}
+        for name in self.unknown:
+            handle = inner.get(id(self.variables[name].handle))
+            uses = [one for one in graph.get_operations() if one.inputs and one.inputs[0] is handle]
+            writes = [one for one in uses if one.type != "ReadVariableOp"]
+            if handle is None or len(writes) != 1 or writes[0].type != "AssignVariableOp":
+                continue
+            made = _source(writes[0].inputs[1]).op
+            read = [_source(one).op for one in made.inputs]
+            of_itself = any(one.type == "ReadVariableOp" and one.inputs[0] is handle for one in read)
+            if of_itself and made.type in _EXTREMES:
+                self.rules[name] = _EXTREMES[made.type]
 
     @contextlib.contextmanager
     def count_updates(self) -> Iterator[Callable[[], dict[str, float]]]:
@@ -105,7 +145,7 @@ class ModelState:
         added, changed = [], [tf.zeros([0], tf.bool)]
         for old, (name, variable) in zip(before, self.variables.items(), strict=True):
             new, keep = tf.identity(variable), keeps[name]
-            if keep == 0:
+            if keep == 0 or math.isinf(keep):
                 add = new
             elif keep == 1:
                 add = new - old
@@ -127,17 +167,24 @@ class ModelState:
         if id(raw) in self._averages:
             return Merge.AVERAGE
         if aggregation == "sum" and raw.dtype != tf.bool:
-            return Merge.COUNT
+            return Merge.SUM
         if aggregation.startswith("only_first"):
-            return Merge.LATEST
-        return Merge.COUNT if raw.dtype.is_integer else Merge.LATEST
+            return Merge.MEAN
+        return Merge.SUM if raw.dtype.is_integer else Merge.MEAN
 
     def _keep(self, name: str, counts: Mapping[int, _Calls]) -> float:
         if self.rules[name] is not Merge.AVERAGE:
-            return float(self.rules[name] is Merge.COUNT)
+            return self.rules[name].keep
         average = self._averages[id(self.variables[name])]
         updates = counts[id(average.layer)].count
         return float(average.momentum) ** updates if updates else 0.0
+
+
+def _source(tensor: Tensor) -> Tensor:
+    """What a tensor is before it is passed on."""
+    while tensor.op.type in ("Identity", "StopGradient"):
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 class _Calls:

@@ -30,6 +30,7 @@ from elasticdl_worker.group.replica import (
     copied,
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
+from elasticdl_worker.trainers.fused_losses import FusedLoss
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
@@ -44,6 +45,7 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
@@ -107,6 +109,7 @@ class KerasReplica:
                 self._optimizer,
                 eager=spec.eager,
                 keeps_predictions=metrics is not None,
+                microbatches=spec.microbatches_per_step,
             )
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
@@ -126,6 +129,8 @@ class KerasReplica:
         # it is one thing at a time.
         self._in_one_go = not (self._eager or self._nan.skips or own_turn() is not None)
         self._compares = not spec.fuses
+        parts = spec.fuses and spec.microbatches_per_step > 1
+        self._fused_loss = FusedLoss(parts, cut, self.predict, self.evaluation_loss)
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -165,7 +170,7 @@ class KerasReplica:
         """Runs the model forward and backward on one microbatch, at the present parameters."""
         self._draws.seed(step, microbatch)
         try:
-            computed = self._run(data)
+            computed = self._run(data, microbatch)
         except BaseException:
             self._steps.restore()
             raise
@@ -210,7 +215,9 @@ class KerasReplica:
         self._set_rate(epoch)
         batch, rows = data.content, data.fed
         with self._guarded(batch):
-            made = self._steps.update(batch.features, batch.labels, tf.constant(rows, tf.float32))
+            made = self._steps.update(
+                batch.features, batch.labels, tf.constant(rows, tf.float32), tf.constant(microbatch)
+            )
         loss, buckets = float(made.loss), self._steps.buckets
         what = describe_bad_parts(loss, made.finite.numpy().tolist(), len(buckets.lengths), buckets)
         if what:
@@ -231,19 +238,22 @@ class KerasReplica:
         """Computes each in a thread of its own: an operation lends its threads to one as to many."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(thread_name_prefix="microbatch")
-        first, *others = [data for _, data in microbatches]
-        running = [self._threads.submit(self._run, data) for data in others]
+        (number, first), *others = microbatches
+        running = [self._threads.submit(self._run, data, other) for other, data in others]
         try:
-            computed = [self._run(first), *(one.result() for one in running)]
+            computed = [self._run(first, number), *(one.result() for one in running)]
         finally:
             wait(running)
         pairs = zip(microbatches, computed, strict=True)
         return [self._contribution(step, data, one) for (_, data), one in pairs]
 
-    def _run(self, data: MicrobatchData) -> Computed:
+    def _run(self, data: MicrobatchData, microbatch: int) -> Computed:
         batch = data.content
         with self._guarded(batch):
-            return self._steps.compute(batch.features, batch.labels, tf.constant(data.fed, tf.float32))
+            self._fused_loss.look(batch, data.fed)
+            return self._steps.compute(
+                batch.features, batch.labels, tf.constant(data.fed, tf.float32), tf.constant(microbatch)
+            )
 
     def _contribution(self, step: int, data: MicrobatchData, computed: Computed) -> Contribution:
         batch, rows, loss = data.content, data.fed, float(computed.loss)

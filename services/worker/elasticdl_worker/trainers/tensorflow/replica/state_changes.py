@@ -3,6 +3,8 @@
 Each microbatch begins with the state from before the step, and contributes how it changed it. The contributions are
 sums of float32, so that members can add them like gradients, and the outcome does not depend on who computed what:
 
+- what is said or seen to be a largest, smallest or last value is that of all microbatches: each adds its value, as
+  bits in halves of 16, at a place of its own, where others add zeros, so that infinite ones come out as they went in;
 - a float (a moving average) moves by the mean of the changes, weighed by rows;
 - a counter (an integer, or a float whose ``aggregation`` is ``sum``) moves by the sum of the changes;
 - a flag, or an integer that is no counter, takes the mean of the values that microbatches gave it, rounded.
@@ -15,8 +17,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from elasticdl_worker.trainers.integer_sums import LIMBS, join, mean, split
+from elasticdl_worker.trainers.state_merging import Merge, infinite_state
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.model.state import Merge, ModelState
+from elasticdl_worker.trainers.tensorflow.model.state import ModelState
 from elasticdl_worker.trainers.tensorflow.types import Tensor, Variable
 
 
@@ -26,15 +29,27 @@ class StateChanges:
     Args:
         state: of the model.
         names: of the variables that a minibatch may change.
+        microbatches: of an update.
 
     Attributes:
         length: of the flat array.
+
+    Raises:
+        UserCodeError: a variable that moves by differences has infinite numbers.
     """
 
-    def __init__(self, state: ModelState, names: Sequence[str]) -> None:
+    def __init__(self, state: ModelState, names: Sequence[str], microbatches: int) -> None:
         self.names = list(names)
+        self._microbatches = microbatches
         self._rules = {name: state.rules[name] for name in names}
         self._variables = {name: state.variables[name] for name in names}
+        for name, variable in self._variables.items():
+            if (
+                self._is_float(name)
+                and not self._rules[name].selects
+                and bool(tf.reduce_any(tf.math.is_inf(variable)))
+            ):
+                raise infinite_state(name)
         self._lengths = {name: self._length(name) for name in names}
         self.length = sum(self._lengths.values())
 
@@ -47,17 +62,19 @@ class StateChanges:
         for name, value in values.items():
             self._variables[name].assign(value)
 
-    def take(self, before: dict[str, Tensor], rows: Tensor) -> Tensor:
+    def take(self, before: dict[str, Tensor], rows: Tensor, microbatch: Tensor) -> Tensor:
         """Takes back all changes, and gives them.
 
         Args:
             before: from ``read``.
             rows: of the minibatch, a float32 scalar.
+            microbatch: its number within the update, an int32 scalar.
         """
         parts = []
         for name, variable in self._variables.items():
             old, new = before[name], tf.identity(variable)
-            parts.append(self._part(name, old, new, rows))
+            selects = self._rules[name].selects
+            parts.append(self._placed(new, microbatch) if selects else self._part(name, old, new, rows))
             variable.assign(old)
         return tf.concat(parts, 0) if parts else tf.zeros([0], tf.float32)
 
@@ -72,19 +89,53 @@ class StateChanges:
         for name, variable in self._variables.items():
             part = changes[at : at + self._lengths[name]]
             at += self._lengths[name]
-            variable.assign(self._moved(name, variable, part, rows))
+            selects = self._rules[name].selects
+            variable.assign(
+                self._chosen(name, variable, part) if selects else self._moved(name, variable, part, rows)
+            )
+
+    def _placed(self, value: Tensor, microbatch: Tensor) -> Tensor:
+        """A mark that there are values, and the values, at the place of a microbatch."""
+        halves = value if value.dtype.size == 1 else tf.bitcast(value, tf.uint16)
+        given = tf.concat([[1.0], tf.reshape(tf.cast(halves, tf.float32), [-1])], 0)
+        place = tf.one_hot(microbatch, self._microbatches, dtype=tf.float32)
+        return tf.reshape(place[:, tf.newaxis] * given[tf.newaxis], [-1])
+
+    def _chosen(self, name: str, variable: Variable, part: Tensor) -> Tensor:
+        """The value that the rule takes from those of the microbatches that there were."""
+        value, rule = tf.identity(variable), self._rules[name]
+        places = tf.reshape(part, [self._microbatches, -1])
+        there, numbers = places[:, 0] > 0, places[:, 1:]
+        shape = [self._microbatches, *value.shape]
+        if value.dtype.size == 1:
+            given = tf.reshape(tf.cast(numbers, value.dtype), shape)
+        else:
+            halves = tf.cast(tf.cast(numbers, tf.int32), tf.uint16)
+            width = [value.dtype.size // 2] if value.dtype.size > 2 else []
+            given = tf.bitcast(tf.reshape(halves, [*shape, *width]), value.dtype)
+        old = tf.broadcast_to(value, shape)
+        given = tf.where(tf.reshape(there, [-1, *[1] * len(value.shape)]), given, old)
+        if rule is Merge.LAST:
+            numbered = tf.where(there, tf.range(self._microbatches), -tf.ones_like(there, tf.int32))
+            return tf.gather(given, tf.maximum(tf.reduce_max(numbered), 0))
+        every = tf.concat([given, value[tf.newaxis]], 0)
+        every = tf.cast(every, tf.uint8) if value.dtype == tf.bool else every
+        found = tf.reduce_max(every, 0) if rule is Merge.MAX else tf.reduce_min(every, 0)
+        return tf.cast(found, value.dtype)
 
     def _length(self, name: str) -> int:
         elements = math.prod(cast("list[int]", self._variables[name].shape.as_list()))
+        if self._rules[name].selects:
+            return self._microbatches * (1 + elements * max(1, self._variables[name].dtype.size // 2))
         if self._is_float(name):
             return elements
-        return elements * (LIMBS if self._rules[name] is Merge.COUNT else LIMBS + 1)
+        return elements * (LIMBS if self._rules[name] is Merge.SUM else LIMBS + 1)
 
     def _is_float(self, name: str) -> bool:
         return not self._variables[name].dtype.is_integer and self._variables[name].dtype != tf.bool
 
     def _part(self, name: str, old: Tensor, new: Tensor, rows: Tensor) -> Tensor:
-        counts = self._rules[name] is Merge.COUNT
+        counts = self._rules[name] is Merge.SUM
         if self._is_float(name):
             change = tf.reshape(tf.cast(new - old, tf.float32), [-1])
             return change if counts else change * rows
@@ -96,7 +147,7 @@ class StateChanges:
 
     def _moved(self, name: str, variable: Variable, part: Tensor, rows: Tensor) -> Tensor:
         value = tf.identity(variable)
-        shape, counts = value.shape, self._rules[name] is Merge.COUNT
+        shape, counts = value.shape, self._rules[name] is Merge.SUM
         if self._is_float(name):
             change = part if counts else part / rows
             return value + tf.cast(tf.reshape(change, shape), value.dtype)

@@ -63,6 +63,7 @@ class GroupSteps:
         optimizer: the user's, built for the trained variables.
         eager: run without compilation.
         keeps_predictions: whether ``compute`` gives predictions.
+        microbatches: of an update.
 
     Attributes:
         lengths: of each array of a contribution.
@@ -83,16 +84,19 @@ class GroupSteps:
         *,
         eager: bool,
         keeps_predictions: bool,
+        microbatches: int,
     ) -> None:
         self._model = model
         self._programs = programs
         self._optimizer = optimizer
         self._keeps_predictions = keeps_predictions
+        self._microbatches = microbatches
         self._trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
-        self._signature = (model.features_spec, labels_spec, tf.TensorSpec([], tf.float32))
+        scalars = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
+        self._signature = (model.features_spec, labels_spec, *scalars)
         self._update: CompiledFunction[Updated] | None = None
         self._discover(self._signature)
-        self.compute: Callable[[Features, Labels, Tensor], Computed] = self._compute_now
+        self.compute: Callable[[Features, Labels, Tensor, Tensor], Computed] = self._compute_now
         self.apply: Callable[[list[Tensor], Tensor], None] = self._apply_now
         if not eager:
             self.compute = CompiledFunction(self._compute_now, self._signature)
@@ -105,7 +109,7 @@ class GroupSteps:
         graph = tf.__internal__.FuncGraph("discover")
         with graph.as_default():
             inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in flat]
-            features, labels, _ = tf.nest.pack_sequence_as(signature, inputs, expand_composites=True)
+            features, labels, *_ = tf.nest.pack_sequence_as(signature, inputs, expand_composites=True)
             with tf.GradientTape() as tape:
                 loss, _ = self._programs.compute(features, labels, None)
             found = tape.gradient(loss, list(self._model.trainable.values()))
@@ -126,7 +130,7 @@ class GroupSteps:
         self.generators = find_generators(self._model, watched)
         self.buckets = GradientBuckets({name: self._model.trainable[name] for name in used})
         self._used = used
-        self._state = StateChanges(self._model.merging, changed)
+        self._state = StateChanges(self._model.merging, changed, self._microbatches)
         self._kept = self._state.read()
         self.is_pure = not self.generators and not changed
         self.lengths = [*self.buckets.lengths, *([self._state.length] if self._state.length else [])]
@@ -139,22 +143,22 @@ class GroupSteps:
         """Sets the state as it was remembered, after a microbatch that was computed in part."""
         self._state.assign(self._kept)
 
-    def update(self, features: Features, labels: Labels, rows: Tensor) -> Updated:
+    def update(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Updated:
         """Computes, and applies what was computed, in one compiled function, which is traced in the first call.
 
         What is not finite is applied, too: nobody may use the model then.
         """
         if self._update is None:
             self._update = CompiledFunction(self._update_now, self._signature)
-        return self._update(features, labels, rows)
+        return self._update(features, labels, rows, microbatch)
 
-    def _update_now(self, features: Features, labels: Labels, rows: Tensor) -> Updated:
+    def _update_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Updated:
         before = self._state.read()
         loss, predictions, gradients = self._gradients(features, labels, rows)
         finite = self.buckets.finite(gradients)
         self._optimize({name: gradient / rows for name, gradient in gradients.items()})
         if self._state.length:
-            change = self._state.take(before, rows)
+            change = self._state.take(before, rows, microbatch)
             self._state.apply(change, rows)
             finite.append(tf.reduce_all(tf.math.is_finite(change)))
         return Updated(loss, tf.stack(finite), predictions if self._keeps_predictions else None)
@@ -174,12 +178,12 @@ class GroupSteps:
         pairs: list[tuple[object, KerasVariable]] = [(gradients[name], self._trained[name]) for name in self._used]
         self._optimizer.apply_gradients(pairs)
 
-    def _compute_now(self, features: Features, labels: Labels, rows: Tensor) -> Computed:
+    def _compute_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Computed:
         before = self._state.read()
         loss, predictions, gradients = self._gradients(features, labels, rows)
         arrays = self.buckets.pack(gradients)
         if self._state.length:
-            arrays.append(self._state.take(before, rows))
+            arrays.append(self._state.take(before, rows, microbatch))
         return Computed(loss, arrays, predictions if self._keeps_predictions else None)
 
     def _apply_now(self, sums: list[Tensor], rows: Tensor) -> None:

@@ -103,3 +103,10 @@ def aligned(labels: Tensors, predictions: Tensors) -> Tensors:
     if both and predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
         return labels[..., None]
     return labels
+
+
+def cut(values: Tensors, start: int, end: int) -> Tensors:
+    """Some of the records of nested tensors; None if they cannot be cut."""
+    if any(not leaf.ndim for leaf in leaves(values)):
+        return None
+    return map_tensors(lambda tensor: tensor[start:end], values)

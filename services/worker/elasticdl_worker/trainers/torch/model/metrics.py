@@ -23,7 +23,7 @@ from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import ModuleMetrics, one_array, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, host_array, place
-from elasticdl_worker.trainers.torch.model.calling import aligned, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import aligned, cut, map_tensors
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.user_code import ModelModule
 
@@ -95,9 +95,7 @@ class TorchMetrics:
 
     def cut(self, values: Tensors, start: int, end: int) -> Tensors:
         """Some of the records of nested tensors; None if they cannot be cut."""
-        if any(not leaf.ndim for leaf in leaves(values)):
-            return None
-        return map_tensors(lambda tensor: tensor[start:end], values)
+        return cut(values, start, end)
 
     def numbers(self, values: Any) -> _Numbers:
         """A tensor of any type, an array or a number as an array."""

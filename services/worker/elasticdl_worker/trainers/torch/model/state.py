@@ -3,6 +3,7 @@
 Whatever a worker did in its minibatches, the parameter servers are told it as ``x`` becomes ``keep * x + add``, so
 that the changes of workers come one after the other:
 
+- what a module says by ``state_merging`` is done; a running maximum or minimum is found by trial (``state_rules``);
 - running statistics of a normalisation layer keep ``1 - momentum`` to the power of their updates;
 - an integer is a counter and keeps all: the changes of all workers are added;
 - what else there is keeps nothing: the last worker's value counts.
@@ -20,6 +21,7 @@ from torch import nn
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import StateChange
 from elasticdl_worker.trainers.framework import Array
+from elasticdl_worker.trainers.state_merging import DECLARED_BY, Merge, declared_merges, not_of_state
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of
 
 _RUNNING = ("running_mean", "running_var")
@@ -47,9 +49,11 @@ class TorchModelState:
 
     Attributes:
         device: where they are.
+        rules: how changes of each are merged.
+        declared: names of those whose module says it.
 
     Raises:
-        UserCodeError: one is of a type that cannot be shared.
+        UserCodeError: one is of a type that cannot be shared, or a module says what is no rule.
     """
 
     def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], device: torch.device = HOST) -> None:
@@ -57,6 +61,11 @@ class TorchModelState:
         self._homes = {name: _home(model, name) for name in tensors}
         self._kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         self._averages = dict(_running_statistics(model))
+        self.rules = {name: _rule(tensor) for name, tensor in tensors.items()}
+        self.rules |= {name: Merge.AVERAGE for name in self._averages if name in tensors}
+        declared = _declared(model, tensors)
+        self.declared = frozenset(declared)
+        self.rules |= declared
         for name, tensor in tensors.items():
             if tensor.dtype not in _SHARED:
                 raise UserCodeError(
@@ -119,14 +128,37 @@ class TorchModelState:
         before: Mapping[str, torch.Tensor],
         tensors: Mapping[str, torch.Tensor],
     ) -> StateChange:
-        if name in self._averages:
+        rule = self.rules[name]
+        if rule is Merge.AVERAGE:
             momentum, counter = self._averages[name]
             updates = int(tensors[counter]) - int(before[counter]) if counter in before else 1
             keep = (1.0 - momentum) ** updates
             return StateChange(keep, _array(new.double() - keep * old.double(), new.dtype))
-        if not new.dtype.is_floating_point and new.dtype is not torch.bool:
-            return StateChange(1.0, _array(new - old, new.dtype))
-        return StateChange(0.0, _array(new, new.dtype))
+        return StateChange(rule.keep, _array(new - old if rule is Merge.SUM else new, new.dtype))
+
+
+def _rule(tensor: torch.Tensor) -> Merge:
+    """The rule for what nobody says anything of: a whole number is a counter."""
+    return Merge.MEAN if tensor.dtype.is_floating_point or tensor.dtype is torch.bool else Merge.SUM
+
+
+def _declared(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Merge]:
+    """What modules say of their state, by its names in the model."""
+    found = {}
+    for path, module in model.named_modules():
+        shown = path or type(module).__name__
+        for key, rule in declared_merges(module, shown).items():
+            name = f"{path}.{key}" if path else key
+            if name not in tensors:
+                raise not_of_state(shown, key)
+            whole = not tensors[name].dtype.is_floating_point and tensors[name].dtype is not torch.bool
+            if (rule is Merge.MEAN and whole) or (rule is Merge.SUM and tensors[name].dtype is torch.bool):
+                raise UserCodeError(
+                    f"{DECLARED_BY} of {shown} says {rule} of {key}, which is of {tensors[name].dtype}",
+                    fix="keep it in float32, or say max, min or last",
+                )
+            found[name] = rule
+    return found
 
 
 def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:

@@ -26,6 +26,7 @@ from elasticdl_worker.group.replica import (
     ReplicaState,
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
+from elasticdl_worker.trainers.fused_losses import FusedLoss
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
@@ -39,9 +40,10 @@ from elasticdl_worker.trainers.replica_rules import (
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, finish_on, finite_flag, run_backward, settle_flags
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
-from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import cut, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
+from elasticdl_worker.trainers.torch.model.state_rules import changing_state, learn_rules
 from elasticdl_worker.trainers.torch.model.trials import find_generators
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
@@ -99,6 +101,8 @@ class TorchReplica:
         self._forward = ForwardPass(model, self._module, replace(options, compiled=False))
         # Members must compute a shape the same way whatever they saw before: so one shape is compiled, no other.
         self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
+        parts = spec.fuses and spec.microbatches_per_step > 1
+        self._fused_loss = FusedLoss(parts, cut, self.predict, self.evaluation_loss)
         self._compiled_shape = [(spec.microbatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
         self._randomness = SharedRandomness(find_generators(model.net, self._module.roots), model.device)
         # Walking through the layers for them takes longer than to forget their gradients.
@@ -108,7 +112,10 @@ class TorchReplica:
         self._buckets = TorchBuckets(model.trainable, device=model.device, leaves=self._leaves)
         self._in_backward = BackwardBuckets(self._buckets)
         self._own_changes = OwnChanges(model)
-        self._state = TorchStateChanges(model.merging, self._find_changing(sample), self._leaves)
+        learn_rules(model, sample)
+        self._state = TorchStateChanges(
+            model.merging, self._find_changing(sample), self._leaves, spec.microbatches_per_step
+        )
         self._slots = TorchSlots(made.optimizer, model.trainable)
         self._layout = ModelLayout(
             model.dense_specs(plan.groups), plan.spec, self._slots.names, frozenset(model.looked_up())
@@ -163,6 +170,8 @@ class TorchReplica:
 
     def _compute(self, step: int, microbatch: int, data: MicrobatchData, sink: LeafSink | None) -> Contribution:
         batch, rows = data.content, data.fed
+        with self._randomness.seeded(0):
+            self._fused_loss.look(batch, rows)
         forward = self._forward_of(batch.features)
         self._forget_gradients()
         self._state.begin()
@@ -177,7 +186,7 @@ class TorchReplica:
                 run_backward(loss)
             self._own_changes.check(loss)
             value = float(loss.detach())
-            tensors, brought, bad = self._gathered(rows, sink)
+            tensors, brought, bad = self._gathered(rows, microbatch, sink)
         finally:
             self._state.undo()
             self._forget_gradients()
@@ -199,7 +208,7 @@ class TorchReplica:
         for one in self._parameters:
             one.grad = None
 
-    def _gathered(self, rows: int, sink: LeafSink | None) -> tuple[list[torch.Tensor], int, str]:
+    def _gathered(self, rows: int, microbatch: int, sink: LeafSink | None) -> tuple[list[torch.Tensor], int, str]:
         """The tensors of a contribution that were not brought, how many were, and names of bad gradients in those."""
         buckets: list[torch.Tensor] = []
         bad = ""
@@ -207,7 +216,7 @@ class TorchReplica:
             buckets, marks = self._buckets.pack(rows)
         else:
             marks, bad = self._in_backward.finish()
-        tensors = [*buckets, torch.cat([marks.to(self._leaves), self._state.take(rows)])]
+        tensors = [*buckets, torch.cat([marks.to(self._leaves), self._state.take(rows, microbatch)])]
         return tensors, 0 if sink is None else len(self._buckets.lengths), bad
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
@@ -281,7 +290,7 @@ class TorchReplica:
         tensors = merging.tensors
         try:
             with self._randomness.seeded(0):
-                changed = self._forward.changed_by_training(sample)
+                changed = changing_state(self._model, sample)
         except Exception:
             # A layer that needs more records than the sample has: then all may change.
             changed = set(tensors)

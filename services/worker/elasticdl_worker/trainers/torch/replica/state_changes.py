@@ -3,6 +3,8 @@
 Each microbatch begins with the state from before the step, and contributes how it changed it. The contributions are
 sums of float32, so that members can add them like gradients, and the outcome does not depend on who computed what:
 
+- what is said or found to be a largest, smallest or last value is that of all microbatches (``selected``);
+- what is said to be a sum moves by the sum of the changes;
 - a float (a running statistic) moves by the mean of the changes, weighed by rows;
 - an integer is a counter and moves by the sum of the changes;
 - a flag takes the mean of the values that microbatches gave it, rounded.
@@ -16,8 +18,10 @@ import torch
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.integer_sums import LIMBS, join, split
+from elasticdl_worker.trainers.state_merging import Merge, infinite_state
 from elasticdl_worker.trainers.torch.device import HOST
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
+from elasticdl_worker.trainers.torch.replica.selected import choose, length_of, packed, unpacked
 
 
 class TorchStateChanges:
@@ -27,17 +31,28 @@ class TorchStateChanges:
         state: of the model.
         names: of the tensors that a minibatch may change.
         leaves: where sums are made of what is taken.
+        microbatches: of an update.
 
     Attributes:
         length: of the flat array.
+
+    Raises:
+        UserCodeError: a tensor that moves by differences has infinite numbers.
     """
 
-    def __init__(self, state: TorchModelState, names: Sequence[str], leaves: torch.device = HOST) -> None:
+    def __init__(
+        self, state: TorchModelState, names: Sequence[str], leaves: torch.device = HOST, microbatches: int = 1
+    ) -> None:
         self._leaves = leaves
+        self._microbatches = microbatches
         self._state = state
         self._names = list(names)
         tensors = state.tensors
-        self._lengths = {name: self._length(tensors[name]) for name in names}
+        for name in names:
+            of_floats = tensors[name].dtype.is_floating_point and not state.rules[name].selects
+            if of_floats and bool(tensors[name].isinf().any()):
+                raise infinite_state(name)
+        self._lengths = {name: self._length(name, tensors[name]) for name in names}
         self.length = sum(self._lengths.values())
         self._before: dict[str, torch.Tensor] = {}
         self._others: dict[str, tuple[torch.Tensor, int]] = {}
@@ -54,8 +69,12 @@ class TorchStateChanges:
         """Sets the state as it was at ``begin``."""
         self._state.restore(self._before)
 
-    def take(self, rows: int) -> torch.Tensor:
+    def take(self, rows: int, microbatch: int = 0) -> torch.Tensor:
         """How the state has changed since ``begin``, by a microbatch of some rows; where sums are made.
+
+        Args:
+            rows: of the microbatch.
+            microbatch: its number within the update.
 
         Raises:
             UserCodeError: something changed that none of the first records changed.
@@ -68,7 +87,12 @@ class TorchStateChanges:
                     fix="change it in each training step, register it with persistent=False, or train with "
                     "--distribution_strategy ParameterServerStrategy",
                 )
-        parts = [_part(old, tensors[name].detach(), rows) for name, old in self._before.items()]
+        parts = [
+            self._placed(tensors[name], microbatch)
+            if self._state.rules[name].selects
+            else _part(old, tensors[name].detach(), rows, self._state.rules[name])
+            for name, old in self._before.items()
+        ]
         return torch.cat(parts).to(self._leaves) if parts else torch.zeros(0, device=self._leaves)
 
     def apply(self, changes: torch.Tensor, rows: int) -> None:
@@ -83,17 +107,33 @@ class TorchStateChanges:
         with torch.no_grad():
             for name, part in zip(self._names, parts, strict=True):
                 value = tensors[name]
-                value.copy_(_moved(value, part if value.device == HOST else part.to(value.device), rows))
+                rule, part = self._state.rules[name], part if value.device == HOST else part.to(value.device)
+                value.copy_(self._chosen(value, part, rule) if rule.selects else _moved(value, part, rows, rule))
 
-    def _length(self, tensor: torch.Tensor) -> int:
+    def _placed(self, value: torch.Tensor, microbatch: int) -> torch.Tensor:
+        """A mark that there are values, and the values, at the place of a microbatch."""
+        given = packed(value)
+        places = given.new_zeros(self._microbatches, 1 + len(given))
+        places[microbatch, 0] = 1.0
+        places[microbatch, 1:] = given
+        return places.reshape(-1)
+
+    def _chosen(self, value: torch.Tensor, part: torch.Tensor, rule: Merge) -> torch.Tensor:
+        places = part.reshape(self._microbatches, -1)
+        return choose(rule, value, [unpacked(row[1:], value) for row in places if row[0] > 0])
+
+    def _length(self, name: str, tensor: torch.Tensor) -> int:
+        if self._state.rules[name].selects:
+            return self._microbatches * (1 + length_of(tensor))
         if tensor.dtype.is_floating_point:
             return tensor.numel()
         return tensor.numel() * (2 if tensor.dtype is torch.bool else LIMBS)
 
 
-def _part(old: torch.Tensor, new: torch.Tensor, rows: int) -> torch.Tensor:
+def _part(old: torch.Tensor, new: torch.Tensor, rows: int, rule: Merge) -> torch.Tensor:
     if new.dtype.is_floating_point:
-        return (new - old).float().reshape(-1) * float(rows)
+        change = (new - old).float().reshape(-1)
+        return change if rule is Merge.SUM else change * float(rows)
     if new.dtype is torch.bool:
         changed = new != old
         return torch.cat([changed.float().reshape(-1), (changed & new).float().reshape(-1)])
@@ -101,9 +141,9 @@ def _part(old: torch.Tensor, new: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat([limb.float() for limb in split(flat)])
 
 
-def _moved(value: torch.Tensor, part: torch.Tensor, rows: int) -> torch.Tensor:
+def _moved(value: torch.Tensor, part: torch.Tensor, rows: int, rule: Merge) -> torch.Tensor:
     if value.dtype.is_floating_point:
-        return value + (part / float(rows)).reshape(value.shape).to(value.dtype)
+        return value + (part if rule is Merge.SUM else part / float(rows)).reshape(value.shape).to(value.dtype)
     if value.dtype is torch.bool:
         changed, given = part.reshape(2, *value.shape)
         return torch.where(changed > 0, given * 2 > changed, value)

@@ -24,7 +24,7 @@ from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligne
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
-from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
+from elasticdl_worker.trainers.torch.model.trials import KeptBuffers
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.user_code import ModelModule
@@ -103,19 +103,6 @@ class ForwardPass:
                 fix="compute it from the predictions, without detach(), numpy() or argmax()",
             )
         return loss, predictions
-
-    def changed_by_training(self, features: Tensors) -> set[str]:
-        """Names in the state of what a copy of the model changes in training mode; all where none can be made."""
-        model = self._model
-        trial = trial_of(model.net)
-        if trial is None:
-            return set(model.merging.tensors)
-        if self._elsewhere:
-            features = place(features, model.device)
-        with torch.no_grad(), finding_rows(None), self._precision():
-            TorchModelCall(trial.train())(features)
-        after = trial.state_dict(keep_vars=True)
-        return {name for name, tensor in model.merging.tensors.items() if not torch.equal(tensor, after[name])}
 
     def loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions; of one value for each record the mean."""

@@ -1,0 +1,70 @@
+"""Whether a loss is a mean over records, where who computes what would else decide which objective is trained.
+
+With ``--deterministic false`` a member computes all its parts of an update in one pass: the update goes by the loss
+of all records if one member is there, and by the mean of two losses if there are two. These are one objective for a
+mean over records, and two for a loss with a denominator of its own, such as the sum of class weights or of a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+
+_LOOKS = 8
+"""Minibatches that are looked at: in the first one all weights may be equal."""
+_CLOSE = 1e-3
+
+
+class FusedLoss:
+    """Refuses a loss that is no mean over records, by the halves of the first minibatches.
+
+    Args:
+        applies: whether the job computes several parts of an update in one pass; else nothing is looked at.
+        cut: gives some of the records of nested tensors; None if they cannot be cut.
+        predict: the model's outputs.
+        loss: of labels and predictions, without regularisation.
+    """
+
+    def __init__(
+        self,
+        applies: bool,
+        cut: Callable[[Tensors, int, int], Tensors],
+        predict: Callable[[Any], Tensors],
+        loss: Callable[[Any, Any], Any],
+    ) -> None:
+        self._left = _LOOKS if applies else 0
+        self._cut = cut
+        self._predict = predict
+        self._loss = loss
+
+    def look(self, batch: Minibatch, records: int) -> None:
+        """Looks at a minibatch, before it is trained on.
+
+        Raises:
+            UserCodeError: the loss is no mean over its records.
+        """
+        if not self._left or records < 2:
+            return
+        self._left -= 1
+        predictions, at = self._predict(batch.features), records // 2
+        halves = [
+            (self._cut(batch.labels, start, end), self._cut(predictions, start, end))
+            for start, end in ((0, at), (at, records))
+        ]
+        if any(part is None for half in halves for part in half):
+            return
+        whole = float(self._loss(batch.labels, predictions))
+        first, second = (float(self._loss(*half)) for half in halves)
+        mean = (first * at + second * (records - at)) / records
+        if not (math.isfinite(whole) and math.isfinite(mean)) or abs(whole - mean) <= _CLOSE * (1e-3 + abs(whole)):
+            return
+        raise UserCodeError(
+            f"the loss is {whole:.6g} on {records} records and {mean:.6g} on average on their halves: it is no mean "
+            "over records, and with --deterministic false its value would depend on how many workers there are",
+            fix="leave --deterministic false out, which computes each part of an update by itself; or divide by the "
+            "number of records, not by a sum of weights or of a mask",
+        )

@@ -1,0 +1,158 @@
+"""What no gradient changes is merged as its module says it, as a trial shows, or is refused: alike in all ways."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.differential.driver import Bench, Row, differences
+from tests.differential.rows.torch_models import module_of
+from tests.differential.zoo import module
+from tests.fakes.frameworks import NEEDS_TORCH
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+KERAS, TORCH = "keras", pytest.param("torch", marks=NEEDS_TORCH)
+
+
+def extremes(framework: str, declared: str = "", first: str = 'float("inf")') -> Row:
+    """A model that notes the smallest and the largest input, and that of the last minibatch."""
+    if framework == KERAS:
+        said = f"self.state_merging = {declared}" if declared else "pass"
+        source = module(
+            f"""
+class Noting(layers.Layer):
+    def build(self, shape):
+        kept = dict(shape=(4,), trainable=False)
+        self.low = self.add_weight(name="low", initializer=keras.initializers.Constant({first}), **kept)
+        self.high = self.add_weight(name="high", initializer=keras.initializers.Constant(-{first}), **kept)
+        {said}
+
+    def call(self, x, training=None):
+        if training:
+            self.low.assign(tf.minimum(self.low, tf.reduce_min(x, 0)))
+            self.high.assign(tf.maximum(tf.reduce_max(x, 0), self.high))
+        return x
+
+def forward():
+    x = keras.Input((4,), name="x")
+    return keras.Model(x, layers.Dense(1)(Noting(name="noting")(x)))
+""",
+            "def optimizer():\n    return keras.optimizers.SGD(0.05)",
+        )
+        return Row("state_keras", source, "groups")
+    source = module_of(
+        f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(4, 1)
+                self.register_buffer("low", torch.full((4,), {first}))
+                self.register_buffer("high", torch.full((4,), -{first}))
+                self.state_merging = {declared or "None"}
+
+            def forward(self, x):
+                if self.training:
+                    self.low.copy_(torch.minimum(self.low, x.detach().amin(0)))
+                    self.high = torch.maximum(self.high, x.detach().amax(0))
+                return self.out(x).flatten(0)
+
+        forward = Net
+
+        def optimizer():
+            return functools.partial(torch.optim.SGD, lr=0.05)
+        """
+    )
+    return Row("state_torch", source, "groups", {"export_formats": "safetensors"}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+@pytest.mark.parametrize("declared", ["", '{"low": "min", "high": "max"}'], ids=["by_trial", "declared"])
+def test_extremes_are_those_of_all_records(bench: Bench, framework: str, declared: str) -> None:
+    """They were refused for being infinite, and of two microbatches the mean of their changes was too small."""
+    row = extremes(framework, declared)
+    local = bench.local(row)
+    assert local.error == ("", "")
+    for way, outcome in (("servers", bench.cluster(row, workers=1)), ("a group", bench.group(row))):
+        assert differences(row, local, outcome, records=False) == [], way
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_what_is_no_rule_is_refused_by_name(bench: Bench, framework: str) -> None:
+    row = extremes(framework, '{"low": "median"}')
+    for outcome in (bench.local(row), bench.cluster(row, workers=1)):
+        assert "says 'median' of low" in outcome.error[0]
+        assert "give one of sum, mean, max, min, last" in outcome.error[1]
+
+
+@NEEDS_TORCH
+def test_a_teacher_that_is_averaged_in_the_model_is_trained_by_a_group(bench: Bench) -> None:
+    """It was refused as changing "in some minibatches only": the first time it changes by equal values."""
+    source = module_of(
+        """
+        from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.student = nn.Linear(4, 1)
+                self.teacher = AveragedModel(self.student, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+                self.teacher.requires_grad_(False)
+
+            def forward(self, x):
+                if self.training:
+                    self.teacher.update_parameters(self.student)
+                return (self.student(x) + 0.1 * self.teacher(x).detach()).flatten(0)
+
+        forward = Net
+
+        def optimizer():
+            return functools.partial(torch.optim.SGD, lr=0.05)
+        """
+    )
+    row = Row("state_teacher", source, "groups", {"export_formats": "safetensors"}, tolerance=1e-5)
+    local = bench.local(row)
+    assert local.error == ("", "")
+    for way, outcome in (
+        ("servers", bench.cluster(row, workers=1)),
+        ("a group", bench.group(row, members=1, microbatches=1)),
+    ):
+        assert differences(row, local, outcome, records=False) == [], way
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_infinite_numbers_that_nobody_can_merge_are_refused_by_name(bench: Bench, framework: str) -> None:
+    """The message told the loss, and said that it was not finite."""
+    row = extremes(framework)
+    for old, new in (
+        ("tf.minimum(self.low, tf.reduce_min(x, 0))", "tf.where(self.low > 9, tf.reduce_min(x, 0), 0.9 * self.low)"),
+        (
+            "torch.minimum(self.low, x.detach().amin(0))",
+            "torch.where(self.low > 9, x.detach().amin(0), 0.9 * self.low)",
+        ),
+    ):
+        row = dataclasses.replace(row, source=row.source.replace(old, new))
+    local = bench.local(row)
+    assert local.error == ("", "")
+    assert differences(row, local, bench.cluster(row, workers=1), records=False) == []
+    error = bench.group(row).error
+    assert "low begins with infinite numbers" in error[0]
+    assert 'state_merging = {"low": "max"}' in error[1]
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_a_loss_with_a_denominator_of_its_own_keeps_its_parts_or_is_refused(bench: Bench, framework: str) -> None:
+    """With class weights one worker and two trained to weights that differed by 0.72, both SUCCEEDED."""
+    row = extremes(framework, first="9.0")
+    if framework == KERAS:
+        weighed = "w = tf.where(y > 0, 20.0, 1.0)\n    return tf.reduce_sum(w * (p[:, 0] - y)**2) / tf.reduce_sum(w)"
+    else:
+        weighed = "w = torch.where(y > 0, 20.0, 1.0)\n    return (w * (p - y) ** 2).sum() / w.sum()"
+    row = dataclasses.replace(row, source=f"{row.source}\n\ndef loss(y, p):\n    {weighed}\n")
+    for outcome in (
+        bench.group(row, deterministic=False),
+        bench.local(row, deterministic=False, distribution_strategy="AllReduceStrategy", microbatches=2),
+    ):
+        assert "it is no mean over records" in outcome.error[0], outcome.error
+        assert "--deterministic false" in outcome.error[1]
+    assert bench.group(row).error == ("", "")
