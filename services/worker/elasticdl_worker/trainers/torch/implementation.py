@@ -38,8 +38,8 @@ from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
-from elasticdl_worker.trainers.torch.model.calling import leaves
-from elasticdl_worker.trainers.torch.model.metrics import cut, make_metrics, to_numpy
+from elasticdl_worker.trainers.torch.model.calling import cut, leaves
+from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.torch.model.operation_work import one_thread_is_better
 from elasticdl_worker.trainers.torch.model.optimizers import (
     MadeOptimizer,
