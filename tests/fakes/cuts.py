@@ -45,13 +45,17 @@ class Cut:
             moment: when.
         """
         self.awaits, self.broken = 0, False
-        task = asyncio.ensure_future(self._steps(call, at, moment))
+        task = asyncio.ensure_future(self.steps(call, at, moment))
         try:
             return await task
         except asyncio.CancelledError:
             if not self.broken:
                 raise
             return None
+
+    async def steps(self, call: Awaitable[T], at: int, moment: Moment) -> T:
+        """The call, which breaks the task off in which it is made."""
+        return await self._steps(call, at, moment)
 
     @types.coroutine
     def _steps(self, call: Awaitable[T], at: int, moment: Moment) -> Generator[Any, Any, T]:

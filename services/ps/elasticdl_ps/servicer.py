@@ -39,6 +39,7 @@ from elasticdl_runtime.convert.parameters import (
     table_to_json,
 )
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.lifecycle import to_its_end
 from elasticdl_runtime.rpc.framing import Frame, FrameBytes
 from elasticdl_runtime.tokens import Claims
 
@@ -183,7 +184,6 @@ class ParameterServer:
         caller.require(Role.MASTER)
         self._training.require_first()
         answer = await self._threads.write(self._training.updates.flush)
-        self._training.wake_waiters()
         closed = None if answer.closed is None else codec.round_to_message(answer.closed)
         return ps_pb2.FlushRoundResponse(version=answer.version, closed=closed)
 
@@ -204,10 +204,7 @@ class ParameterServer:
     async def Cut(self, request: ps_pb2.CutRequest, caller: Claims) -> ps_pb2.CutResponse:
         """Takes the copy that the next ``Save`` is to write."""
         caller.require(Role.MASTER)
-        await self._threads.write(lambda: self._take_cut(request.version))
-        if self._cut_ends is not None:
-            self._cut_ends.cancel()
-        self._cut_ends = asyncio.get_running_loop().call_later(_CUT_LIFE_S, self._end_cut, self._cut)
+        await to_its_end(self._make_cut(request.version))
         return ps_pb2.CutResponse()
 
     async def Pin(self, request: ps_pb2.PinRequest, caller: Claims) -> ps_pb2.PinResponse:
@@ -266,7 +263,6 @@ class ParameterServer:
         self._restored_from = request.directory, files
         await self._threads.write(lambda: self._become(loaded))
         failpoint("ps.after_restore")
-        self._training.wake_waiters()
         _log.info("restored", directory=request.directory, rows=self._partition.rows, version=self._partition.version)
         return ps_pb2.RestoreResponse(version=self._partition.version, rows=self._partition.rows)
 
@@ -291,6 +287,12 @@ class ParameterServer:
     async def _call(self, step: int, frame: bytes, caller: Claims) -> AnswerFrame:
         answer = self.Steps(step, frame, caller)
         return answer if isinstance(answer, Frame | bytes) else await answer
+
+    async def _make_cut(self, version: int) -> None:
+        await self._threads.write(lambda: self._take_cut(version))
+        if self._cut_ends is not None:
+            self._cut_ends.cancel()
+        self._cut_ends = asyncio.get_running_loop().call_later(_CUT_LIFE_S, self._end_cut, self._cut)
 
     def _take_cut(self, version: int) -> None:
         if self._cut is not None:

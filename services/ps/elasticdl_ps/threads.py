@@ -15,9 +15,13 @@ class Threads:
     """Runs work beside the event loop that asks for it.
 
     What is begun is finished, also if the caller goes away: an update must not be left half counted.
+
+    Attributes:
+        written: called on the event loop after each change, whoever has asked for it and may be gone.
     """
 
     def __init__(self) -> None:
+        self.written: Callable[[], None] = lambda: None
         self._running = 0
         self._writer = ThreadPoolExecutor(1, "update")
         self._readers = ThreadPoolExecutor(_READERS, "pull")
@@ -51,8 +55,12 @@ class Threads:
     def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
         self._running += 1
         done = asyncio.get_running_loop().run_in_executor(pool, work)
-        done.add_done_callback(self._has_run)
+        done.add_done_callback(self._has_written if pool is self._writer else self._has_run)
         return asyncio.shield(done)
+
+    def _has_written(self, done: asyncio.Future[Any]) -> None:
+        self._has_run(done)
+        self.written()
 
     def _has_run(self, _: asyncio.Future[Any]) -> None:
         self._running -= 1

@@ -58,14 +58,11 @@ class TrainingCalls:
         self._hold = RoundHold()
         self.updates = Updates(partition, first=index == 0, may_begin=self._hold.may_begin)
         self._waiter = RoundWaiter(self.updates.rounds)
+        threads.written = self._waiter.wake
 
     def reset(self) -> None:
         """Begins anew: the partition has another model, another mode, or other values."""
         self.updates.reset()
-
-    def wake_waiters(self) -> None:
-        """Has workers that wait for the end of a round look whether it has come."""
-        self._waiter.wake()
 
     def stop(self) -> None:
         """Lets nobody wait for others any more."""

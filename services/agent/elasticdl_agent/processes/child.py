@@ -21,6 +21,7 @@ import psutil
 import structlog
 
 from elasticdl_core.errors import UnavailableError
+from elasticdl_runtime.lifecycle import to_its_end
 
 if TYPE_CHECKING:
     from elasticdl_agent.processes.shim import Order
@@ -153,25 +154,25 @@ class Child:
         except BaseException:
             ours.close()  # a shim that was started nevertheless ends what it started
             raise
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        writer: asyncio.StreamWriter | None = None
         try:
-            line = await asyncio.wait_for(reader.readline(), _START_S)
-        except (TimeoutError, ConnectionError):
-            line = b""
-        except asyncio.CancelledError:
-            writer.close()
+            ours.setblocking(False)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                line = await asyncio.wait_for(reader.readline(), _START_S)
+            except (TimeoutError, ConnectionError):
+                line = b""
+            if not line.startswith(b"pid "):
+                raise UnavailableError(
+                    f"cannot start {command.argv[0]}: its shim did not answer",
+                    fix="see the log; is the machine overloaded?",
+                )
+            return cls(shim, int(line[4:]), reader, writer)
+        except BaseException:
+            # Whoever launches may be gone; nothing of what was started is left behind.
+            (ours if writer is None else writer).close()
+            await to_its_end(asyncio.to_thread(_end_shim, shim))
             raise
-        if not line.startswith(b"pid "):
-            writer.close()
-            _kill_group(shim.pid)
-            shim.kill()
-            shim.wait(_KILL_S)
-            raise UnavailableError(
-                f"cannot start {command.argv[0]}: its shim did not answer",
-                fix="see the log; is the machine overloaded?",
-            )
-        return cls(shim, int(line[4:]), reader, writer)
 
     @property
     def running(self) -> bool:
@@ -281,6 +282,11 @@ def _nameless_file() -> IO[bytes]:
 def _shim_environment() -> dict[str, str]:
     """What an interpreter needs to be found and to start, from our own variables: nothing that a job asks for."""
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+
+
+def _end_shim(shim: ShimProcess) -> None:
+    _kill_tree(shim.pid)
+    shim.wait(_KILL_S)
 
 
 def _kill_tree(shim: int) -> None:

@@ -189,6 +189,9 @@ class Session:
             try:
                 answer = await self._master.heartbeat(state)
                 heard = time.monotonic()
+            except asyncio.CancelledError:
+                self.progress.restore_losses(state)  # the last words tell them; who hears them twice knows them
+                raise
             except UnavailableError as error:
                 self.progress.restore_losses(state)
                 away = time.monotonic() - heard
