@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
 
 from elasticdl.data import listing
+from elasticdl.data.steady import SteadyFile, tried
 from elasticdl_core.errors import DataError, ElasticDLError, PermissionDeniedError
 from elasticdl_core.places import Reach, is_file_url, path_text, refusal, remedy
 from elasticdl_runtime.places import open_within, require_data, require_reach
@@ -163,11 +164,12 @@ def open_for_reading(path: str, *, block_size: int | None = None) -> BinaryIO:
             file = fs.open(inner, "rb")
             file.held_open = fs  # an archive is closed with its file system
             return cast(BinaryIO, file)
+        kept: dict[str, Any] = {} if block_size is None else {"block_size": block_size}
         if block_size == 0:
-            return cast(BinaryIO, fs.open(inner, "rb", cache_type="none"))
-        if block_size:
-            return cast(BinaryIO, fs.open(inner, "rb", block_size=block_size))
-        return cast(BinaryIO, fs.open(inner, "rb"))
+            kept = {"cache_type": "none"}
+        return cast(
+            BinaryIO, SteadyFile(path, lambda: fs.open(inner, "rb", **kept), lambda file: stamp_of(file, path))
+        )
     except DataError:
         raise
     except Exception as error:  # a remote store may raise anything
@@ -215,7 +217,7 @@ def stamp(path: str) -> FileStamp:
             return _stamp_by(require_reach(local_path(path), _reach).stat())
         fs, inner = _filesystem(path)
         fs.invalidate_cache(inner)  # what was listed earlier may have changed since
-        info = fs.info(inner)
+        info = tried(lambda: fs.info(inner))
     except DataError:
         raise
     except Exception as error:  # a remote store may raise anything

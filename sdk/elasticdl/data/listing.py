@@ -10,6 +10,8 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from elasticdl.data.steady import tried
+
 #: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
 _IGNORED_PREFIXES = (".", "_")
 _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")
@@ -44,13 +46,16 @@ def files_of(fs: Any, path: str) -> Iterator[str]:
     elif fs.isdir(path):
         yield from _below(fs, path.rstrip("/"))
     else:
-        fs.info(path)
+        tried(lambda: fs.info(path))
         yield path
 
 
 def _entries(fs: Any, folder: str) -> list[tuple[str, str, bool]]:
     """What is in a folder: path, name, and whether it is a folder itself."""
-    found = ((str(one["name"]).rstrip("/"), one["type"] == "directory") for one in fs.ls(folder, detail=True))
+    found = (
+        (str(one["name"]).rstrip("/"), one["type"] == "directory")
+        for one in tried(lambda: fs.ls(folder, detail=True))
+    )
     return sorted(
         (path, path.rsplit("/", 1)[-1], inside) for path, inside in found if path.strip("/") != folder.strip("/")
     )
@@ -59,7 +64,7 @@ def _entries(fs: Any, folder: str) -> list[tuple[str, str, bool]]:
 def _below(fs: Any, folder: str) -> Iterator[str]:
     if _lists_all(fs):
         base = len(folder.strip("/"))
-        for path in sorted(fs.find(folder)):
+        for path in sorted(tried(lambda: fs.find(folder))):
             if all(map(is_data_name, path.strip("/")[base:].strip("/").split("/"))):
                 yield path
         return
@@ -89,7 +94,7 @@ def _matching(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[str]:
     if not is_pattern(part):
         path = f"{folder}/{part}"
         try:
-            inside = fs.info(path)["type"] == "directory"
+            inside = tried(lambda: fs.info(path))["type"] == "directory"
         except FileNotFoundError:
             return
         matched = [(path, inside)]

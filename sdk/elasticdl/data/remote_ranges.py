@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from elasticdl.data import files
 from elasticdl.data.files import FileStamp
+from elasticdl.data.steady import StoreError
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.mixed_order import Span
 
@@ -48,13 +49,13 @@ class RangeFetcher:
     def fetch(self, wanted: Iterable[Span]) -> Fetched:
         """The bytes of ranges of files.
 
-        What cannot be fetched is left out: whoever reads it in the usual way is told why, or gets it then.
+        What cannot be fetched, or comes short, is left out: whoever reads it in the usual way gets it or is told why.
 
         Args:
             wanted: path, first byte and one past the last one; in any order, and they may overlap.
 
         Returns:
-            What was fetched of each path; of a file that has become shorter there are fewer bytes than were wanted.
+            What was fetched of each path.
         """
         requests = _requests(wanted)
         at_once, others = list[Span](), list[Span]()
@@ -68,9 +69,9 @@ class RangeFetcher:
             if asked is not others and self._gives_ranges is False:
                 continue
             for (path, start, end), data in zip(asked, ask(asked), strict=True):
-                if isinstance(data, bytes) and len(data) <= end - start:
+                if isinstance(data, bytes) and len(data) == end - start:
                     found[path].append((start, end, data))
-                elif isinstance(data, bytes):
+                elif isinstance(data, bytes) and len(data) > end - start:
                     self._gives_ranges = False
             if tried and self._gives_ranges is None:
                 self._gives_ranges = True
@@ -167,6 +168,8 @@ class FetchedFile(io.RawIOBase):
                 self._file = self._reopen()
             self._file.seek(self._at)
             return self._file.read(size)
+        except StoreError as error:
+            raise files.unreadable(self._path, error.reason, self.about) from error
         except ElasticDLError:
             raise
         except Exception as error:  # a remote store may raise anything
