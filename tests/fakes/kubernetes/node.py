@@ -116,6 +116,9 @@ class Kubelet:
             return
         try:
             command, environment = self._command(pod, address)
+        except FileNotFoundError:
+            del self.pods[uid]  # a volume is not there yet: it is looked at again when it comes
+            return
         except Refusal as error:
             self._tell(pod, {"waiting": {"reason": "CreateContainerConfigError", "message": str(error)}})
             return
@@ -250,7 +253,7 @@ class Kubelet:
         except Refusal:
             if pod["metadata"]["uid"] in self.processes:
                 return folder  # what was mounted stays
-            raise
+            raise FileNotFoundError from None
         for item in volume["secret"].get("items") or [{"key": key, "path": key} for key in secret["data"]]:
             data, target = base64.b64decode(secret["data"][item["key"]]), folder / item["path"]
             if not target.exists() or target.read_bytes() != data:

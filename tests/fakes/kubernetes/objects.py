@@ -169,6 +169,8 @@ def label_selector(text: str) -> Match:
             tests.append(lambda labels, key=key, value=value: labels.get(key) != value)
         elif "=" in part:
             key, value = (one.strip() for one in part.replace("==", "=").split("=", 1))
+            if not _LABEL_VALUE.fullmatch(value):
+                raise Refusal(400, "BadRequest", f'unable to parse requirement: found "{value}"')
             tests.append(lambda labels, key=key, value=value: labels.get(key) == value)
         elif part.startswith("!"):
             tests.append(lambda labels, key=part[1:]: key not in labels)
