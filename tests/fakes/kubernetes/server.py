@@ -60,6 +60,7 @@ class ApiServer:
         faults: to come.
         away: whether it answers nothing.
         requests: verbs and kinds of all requests, for tests that count.
+        refused: what users were told that they may not do.
     """
 
     store: Store
@@ -68,6 +69,7 @@ class ApiServer:
     faults: list[Fault] = field(default_factory=list)
     away: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     watches: set[asyncio.Event] = field(default_factory=set)
 
     def cut_watches(self) -> None:
@@ -138,6 +140,7 @@ class ApiServer:
             and {namespace or "", "*"} & set(rule.namespaces)
             for rule in rules
         ):
+            self.refused.append(f"{verb} {resource}")
             where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
             raise Refusal(
                 403,
