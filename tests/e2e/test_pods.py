@@ -13,7 +13,6 @@ from tests.e2e.test_group import _check_equal as equal_parameters
 from tests.e2e.test_group import _members as members
 from tests.e2e.test_group import _parameters as parameters
 from tests.fakes.kubernetes.node import can_run
-from tests.fakes.kubernetes.objects import KINDS
 
 pytestmark = [
     pytest.mark.e2e,
@@ -93,61 +92,3 @@ def test_a_group_of_one_three_and_two_is_equal_to_the_last_bit(pods: PodCluster,
     pods.cli("jobs", "scale", job_id, "--max-workers", "2")
     check_exact(pods, pods.wait(job_id))
     equal_parameters(parameters(pods, quiet), parameters(pods, job_id))
-
-
-@pytest.mark.slow
-def test_a_node_with_a_server_and_a_worker_is_lost(digits: Path, pods: PodCluster) -> None:
-    job_id = submit(pods, "node", digits, 2, "--num_epochs", "60", "--num_ps_pods", "2", "--checkpoint_steps", "100")
-    working(pods, job_id, 2)
-    nodes = {pod["spec"]["nodeName"] for pod in pods.pods(job_id, "ps")}
-    nodes &= {pod["spec"]["nodeName"] for pod in pods.pods(job_id, "worker")}
-    assert nodes, pods.picture()
-    pods.kubernetes.kill_node(min(nodes))
-    check_exact(pods, pods.wait(job_id, timeout=600))
-    pods.until(lambda: not left_of(pods, job_id), "nothing is left")
-
-
-@pytest.mark.slow
-def test_the_api_server_is_away(pods: PodCluster, digits: Path) -> None:
-    """Training goes on; what dies meanwhile is launched once when it is back."""
-    job_id = submit(pods, "away", digits, 2, "--num_epochs", "60", "--num_ps_pods", "1")
-    working(pods, job_id, 2)
-    pods.kubernetes.do(lambda: (setattr(pods.kubernetes.api, "away", True), pods.kubernetes.api.cut_watches()))
-    before = pods.job(job_id)["status"]["progress"]["records_done"]
-    pods.kill(pods.pods(job_id, "worker")[0])
-    pods.until(
-        lambda: pods.job(job_id)["status"]["progress"]["records_done"] > before + 2000, "training goes on", 120
-    )
-    pods.kubernetes.do(lambda: setattr(pods.kubernetes.api, "away", False))
-    check_exact(pods, pods.wait(job_id))
-    pods.until(lambda: not left_of(pods, job_id), "nothing is left")
-
-
-@pytest.mark.slow
-def test_a_quota_holds_a_worker_back_until_it_is_raised(pods: PodCluster, digits: Path) -> None:
-    kind, store = KINDS["resourcequotas"], pods.kubernetes.store
-    used = pods.kubernetes.do(lambda: store.quota_used("default"))["pods"]
-    quota = {"metadata": {"name": "room"}, "spec": {"hard": {"pods": str(int(used) + 3)}}}
-    pods.kubernetes.do(lambda: store.create(kind, "default", quota))
-    job_id = submit(pods, "quota", digits, 2, "--num_epochs", "60", "--num_ps_pods", "1")
-    working(pods, job_id, 1)
-    quota["spec"]["hard"]["pods"] = "100"
-    pods.kubernetes.do(lambda: store.replace(kind, "default", "room", quota, "admin"))
-    working(pods, job_id, 2)
-    check_exact(pods, pods.wait(job_id))
-    pods.kubernetes.do(lambda: store.delete(kind, "default", "room"))
-
-
-@pytest.mark.slow
-def test_the_agent_is_killed_and_comes_again(pods: PodCluster, digits: Path) -> None:
-    """It finds all pods as they are, and no process is launched twice."""
-    job_id = submit(pods, "agent", digits, 2, "--num_epochs", "60", "--num_ps_pods", "1")
-    working(pods, job_id, 2)
-    uids = {pod["metadata"]["uid"] for pod in pods.pods(job_id)}
-    pods.restart_service("agent")
-    assert uids == {pod["metadata"]["uid"] for pod in pods.pods(job_id)}
-    pods.kill(pods.pods(job_id, "worker")[0])
-    pods.until(
-        lambda: {pod["metadata"]["uid"] for pod in pods.pods(job_id, "worker")} - uids != set(), "another worker"
-    )
-    check_exact(pods, pods.wait(job_id))
