@@ -165,6 +165,13 @@ class LoopFeed(Protocol):
             UserCodeError: no record was taken, or the batch has another number of records than the job's.
         """
 
+    def log(self, values: Mapping[str, float]) -> None:
+        """What the script measured of the batch that it took and has not committed; ``loss`` is its mean loss.
+
+        Raises:
+            UserCodeError: there is no such batch, or a value is no number.
+        """
+
     def wait_for_output(self) -> Path:
         """Waits until all records are done, and gives the directory for what the script makes.
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from elasticdl.own_loop import END, current_feed
+from elasticdl.torch.loaders import take_shuffle
 from elasticdl_core.errors import InvalidInputError, UserCodeError
 
 
@@ -36,6 +37,7 @@ class ElasticDataset(IterableDataset[Any]):
                 )
             size = len(dataset)
         self._feed.use_records(size)
+        take_shuffle(ElasticDataset, self._feed)
         self._dataset: Any = dataset
         self._transform = transform
 
@@ -68,6 +70,12 @@ class ElasticDataset(IterableDataset[Any]):
             loss: the batch's mean loss, to be shown.
         """
         self._feed.commit(float(loss.detach()) if isinstance(loss, torch.Tensor) else loss)
+
+    def __len__(self) -> int:
+        """Records of an epoch, of all workers together; so ``len(loader)`` is the number of batches of them all."""
+        if self._dataset is None:
+            raise TypeError("the number of the job's records is not known to its script")
+        return len(self._dataset)
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:

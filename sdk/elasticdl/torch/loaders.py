@@ -8,6 +8,8 @@ loader's own would only wait for each other. A script that asks for them runs al
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,17 +17,44 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
+from elasticdl.own_loop import LoopFeed
+from elasticdl_core.errors import UserCodeError
+
 _log = logging.getLogger("elasticdl.torch")
 _services: weakref.WeakSet[object] = weakref.WeakSet()
 _DEPTH = 4
 """How far a dataset may lie within others, as in ``Subset``."""
 _plain_iterator = DataLoader.__iter__
+_plain_init = DataLoader.__init__
 
 
 def read_where_it_trains(service: object) -> None:
     """Has loaders read in this process if their datasets hold the service."""
     _services.add(service)
     DataLoader.__iter__ = _iterator  # type: ignore[method-assign, assignment]
+
+
+def take_shuffle(kind: type[Dataset[Any]], feed: LoopFeed) -> None:
+    """Has ``DataLoader(dataset, shuffle=True)`` leave shuffling to the job; PyTorch refuses it of such datasets.
+
+    Args:
+        kind: of the datasets.
+        feed: of the job, which says whether it shuffles.
+    """
+
+    @functools.wraps(_plain_init)
+    def init(loader: DataLoader[Any], dataset: Dataset[Any], *given: Any, **named: Any) -> None:
+        bound = inspect.signature(_plain_init).bind(loader, dataset, *given, **named)
+        if isinstance(dataset, kind) and bound.arguments.get("shuffle"):
+            if not feed.shuffles:
+                raise UserCodeError(
+                    "DataLoader has shuffle=True, and the job --no-shuffle", fix="leave one of the two out"
+                )
+            _log.info("DataLoader's shuffle=True: the records come shuffled by the job already")
+            bound.arguments["shuffle"] = None
+        _plain_init(*bound.args, **bound.kwargs)
+
+    DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
 
 
 def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from elasticdl.own_loop import current_feed
 
@@ -23,6 +26,23 @@ def run(train: Callable[[], object]) -> None:
     train()
     while feed.more():
         train()
+
+
+def log(**values: Any) -> None:
+    """Shows values of the present batch as those of the job: in its curves, on its page, to ``elasticdl jobs get``.
+
+    Call it after the batch was taken and before the optimizer's step, which ends the batch.
+
+    Args:
+        values: numbers or tensors of one number, each a mean over the batch's records: ``loss=loss, accuracy=share``.
+
+    Raises:
+        UserCodeError: there is no batch that was taken and not committed, or a value is no number.
+    """
+    plain: dict[str, Any] = {
+        name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in values.items()
+    }
+    current_feed("elasticdl.torch.log").log(plain)
 
 
 def output_dir() -> Path:

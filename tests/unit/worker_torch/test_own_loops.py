@@ -478,3 +478,56 @@ def test_what_is_random_does_not_depend_on_when_a_loader_was_made(run: Run) -> N
     _, found = run(dropping + "left = []\n" + optimizer + again + END, num_epochs=2)
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=0, atol=0)
+
+
+LOGGED = """
+def train():
+    for a, b in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(a), b)
+        et.log(loss=loss, rows=torch.tensor(len(a)), half=0.5)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_what_a_loop_logs_is_shown_as_that_of_the_job(run: Run, microbatches: int) -> None:
+    loader = "data = et.ElasticDataset(TensorDataset(x, y))\nloader = DataLoader(data, batch_size=data.batch_size)\n"
+    done, _ = run(
+        MODEL + WRAPPED + loader + LOGGED + "et.run(train)\n",
+        minibatch_size=8,
+        microbatches=microbatches,
+        max_steps=4,
+    )
+    assert done["training_metrics"] == {"rows": 8 / microbatches, "half": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("        et.log(loss=loss, ", "        et.log("), "logged without the loss"),
+        (("half=0.5", "half='x'"), "the logged half is no number"),
+        (("        optimizer.step()", "        optimizer.step()\n        et.log(loss=loss)"), "no batch is there"),
+    ],
+)
+def test_what_cannot_be_logged_is_refused(run: Run, change: tuple[str, str], said: str) -> None:
+    loader = "loader = DataLoader(et.ElasticDataset(TensorDataset(x, y)), batch_size=8)\n"
+    with pytest.raises(UserCodeError, match=said):
+        run(MODEL + WRAPPED + loader + LOGGED.replace(*change) + "et.run(train)\n")
+
+
+def test_a_loader_that_shuffles_leaves_it_to_the_job_and_knows_its_length(run: Run) -> None:
+    script = (
+        MODEL
+        + WRAPPED
+        + LOOP.replace("batch_size=8", "batch_size=8, shuffle=True")
+        + "assert len(loader) == 7\n"
+        + END
+    )
+    done, found = run(script, shuffle=True)
+    assert done["records"] == 50
+    seen = found["seen"].tolist()
+    assert sorted(seen) == list(range(50)) != seen
+    with pytest.raises(ElasticDLError, match="shuffle=True, and the job --no-shuffle"):
+        run(script, shuffle=False)

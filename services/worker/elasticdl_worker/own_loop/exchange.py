@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ class ScriptExchange:
         self._passing = False
         self._contribution: list[Buffer] = []
         self._losses = 0.0
+        self._logged: dict[str, float] = {}
+        self._measured: dict[str, tuple[float, int]] = {}
         self._rows = 0
         self._done = False
         self._released = False
@@ -216,6 +218,7 @@ class ScriptExchange:
             )
         self._position -= self.uncommitted
         self.uncommitted = self._surplus = 0
+        self._logged = {}
         self._passing = False
 
     def take(self) -> Any:
@@ -260,13 +263,37 @@ class ScriptExchange:
             self._contribution = [np.zeros(length, np.float32) for length in self.trained.lengths]
         self.trained.contribute(self._contribution, rows)
         self._rows += rows
-        self._losses += rows * (math.nan if loss is None else float(loss))
+        logged, self._logged = self._logged, {}
+        told = logged.pop("loss", math.nan) if loss is None else float(loss)
+        if logged and math.isnan(told):
+            raise UserCodeError(
+                f"{', '.join(logged)} was logged without the loss, beside which it is shown",
+                fix="give it, too: elasticdl.torch.log(loss=loss, ...)",
+            )
+        self._losses += rows * told
+        for name, value in logged.items():
+            total, count = self._measured.get(name, (0.0, 0))
+            self._measured[name] = total + rows * value, count + rows
         if self._position < len(self._piece.records):
             return
         self._piece, self._position, self._done, self._released = None, 0, True, False
         self._turn.notify_all()
         # What follows in the script may look at the parameters: they are those of the update, if there is one now.
         self._wait_for(lambda: self._released or self._over)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """What the script measured of the batch that it took."""
+        self._refuse_other_threads()
+        if not self.uncommitted:
+            raise UserCodeError(
+                "values were logged, and no batch is there that they are of",
+                fix="call elasticdl.torch.log after the batch was taken and before the optimizer's step",
+            )
+        for name, value in values.items():
+            try:
+                self._logged[name] = float(value)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise UserCodeError(f"the logged {name} is no number: {error}", fix="give one number each") from None
 
     def wait_for_output(self) -> Path:
         """Waits until all records are done."""
@@ -332,8 +359,8 @@ class ScriptExchange:
 
     # -- the driver's thread ---------------------------------------------------------------------------------------
 
-    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float]:
-        """Has the loop work on a minibatch; returns its contribution, and the mean loss (NaN if it told none).
+    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float, dict[str, float]]:
+        """Has the loop work on a minibatch: its contribution, mean loss (NaN if it told none) and logged values.
 
         Raises:
             UserCodeError: the script ended instead.
@@ -343,12 +370,14 @@ class ScriptExchange:
             self._piece, self._position, self._repeats, self._done = piece, 0, 0, False
             self._updates = piece.version  # also of a member that comes later, before its first update
             self._contribution, self._losses, self._rows = [], 0.0, 0
+            self._measured = {}
             self._released = True
             self._turn.notify_all()
             self._turn.wait_for(lambda: self._done or self._ended)
             if not self._done:
                 self._check()
-            return self._contribution, self._losses / max(1, self._rows)
+            means = {name: total / count for name, (total, count) in self._measured.items()}
+            return self._contribution, self._losses / max(1, self._rows), means
 
     def work(self, action: Callable[[], Any]) -> Any:
         """Does something to the model, while the script waits."""

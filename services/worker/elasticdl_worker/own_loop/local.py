@@ -86,7 +86,7 @@ class _LocalCourse:
                 "reason": success_reason(self._stopped, processed, self._total, skipped),
                 "artifacts": describe_folder(self._output) if self._output.is_dir() else [],
                 "metrics": {},
-                "training_metrics": {},
+                "training_metrics": self._progress.training_metrics,
                 "records": self._progress.records,
                 "steps": self._updates,
                 "skipped": skipped,
@@ -141,6 +141,8 @@ class _LocalCourse:
         self._updates = replica.version - self._begun
         self._progress.begin(step.end - step.start)
         self._progress.advance(made.rows, task.id.epoch, self._updates, None if math.isnan(made.loss) else made.loss)
+        if made.measure is not None and not math.isnan(made.loss) and self._progress.metrics_due:
+            self._progress.set_metrics(dict(made.measure()))
         self._progress.end(made.passed_over)
 
     def _skip(self, skips: Skips) -> None:

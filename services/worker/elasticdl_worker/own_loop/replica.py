@@ -77,8 +77,8 @@ class ScriptReplica:
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Has the script's loop work on a minibatch."""
         found, full = data.content
-        arrays, loss = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
-        return Contribution(len(found), arrays, loss)
+        arrays, loss, measured = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
+        return Contribution(len(found), arrays, loss, measure=(lambda: measured) if measured else None)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update, while the script waits."""
