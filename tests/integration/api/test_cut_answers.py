@@ -9,14 +9,16 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from elasticdl_api.routes import activity
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
+from tests.fakes.cut_streams import MORE_BYTES
 from tests.integration.api.conftest import ADMIN, Api
 
 pytestmark = pytest.mark.integration
-TIMES = 3
+TIMES = [3, pytest.param(200, marks=pytest.mark.slow)]
 MESSAGES = {"followed": 2, "followed and quiet": 0, "events": 2, "events of a job": 2}
 """How many messages there are at least, with the head, of answers that may have no more than that for long."""
 
@@ -118,9 +120,10 @@ def held() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("cancelled", [False, True], ids=["gone", "cancelled"])
 async def test_answers_that_are_cut_leave_nothing_open(
-    api: Api, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+    api: Api, monkeypatch: pytest.MonkeyPatch, cancelled: bool, times: int
 ) -> None:
     monkeypatch.setattr(activity, "FIRST_LOOK_S", 0.01)
     left = {}
@@ -128,7 +131,9 @@ async def test_answers_that_are_cut_leave_nothing_open(
         for after in (-1, 0, 1, 2):
             if after >= MESSAGES.get(name, 3):
                 continue
-            for number in range(TIMES):
+            for number in range(times):
+                if number == times // 2:  # allocators have what they keep
+                    half = psutil.Process().memory_info().rss
                 if number == 1:  # what is opened once for all is open now
                     descriptors, tasks = held(), len(asyncio.all_tasks())
                 visit = Visit(path, authorization, after, cancelled=cancelled)
@@ -141,6 +146,8 @@ async def test_answers_that_are_cut_leave_nothing_open(
             for _ in range(10):
                 await asyncio.sleep(0)
             more = (held() - descriptors, len(asyncio.all_tasks()) - tasks)
+            if times > 100:
+                assert psutil.Process().memory_info().rss - half < MORE_BYTES, (name, after)
             slots = (api.services.log_slots.open, api.services.stream_slots.open)
             if more[0] > 0 or more[1] > 0 or slots != (0, 0):
                 left[name, after] = (*more, slots)
