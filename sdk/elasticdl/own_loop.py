@@ -50,6 +50,9 @@ class TrainedState(Protocol):
     def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
         """Adds the present gradients to a contribution, times the rows that they are the mean of."""
 
+    def has_gradients(self) -> bool:
+        """Whether gradients that a step could be made of were computed since the last contribution or update."""
+
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
         """Makes one update of the sums of all contributions.
 
@@ -172,6 +175,16 @@ class LoopFeed(Protocol):
             UserCodeError: there is no such batch, or a value is no number.
         """
 
+    def skip(self) -> None:
+        """The records that were taken since the last commit make no gradient: they are counted as passed over.
+
+        A loop that takes the next batch instead has done the same.
+
+        Raises:
+            LeaveScript: this process is to leave.
+            UserCodeError: no record was taken.
+        """
+
     def wait_for_output(self) -> Path:
         """Waits until all records are done, and gives the directory for what the script makes.
 
@@ -197,7 +210,8 @@ def other_batch_size(taken: int, feed: LoopFeed) -> UserCodeError:
     return UserCodeError(
         f"the script has batches of {taken} records, and the job of {feed.batch_size}: {said}",
         fix=f"let the script make batches of ElasticDataset.batch_size records, or give `elasticdl run` {wanted} "
-        f"(updates of {taken * parts} records)",
+        f"(updates of {taken * parts} records); a loop that adds up the gradients of several batches makes a step of "
+        "each, and the job says how many make an update: --microbatches",
     )
 
 

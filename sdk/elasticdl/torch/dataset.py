@@ -71,10 +71,21 @@ class ElasticDataset(IterableDataset[Any]):
         """
         self._feed.commit(float(loss.detach()) if isinstance(loss, torch.Tensor) else loss)
 
+    def skip(self) -> None:
+        """The batch makes no gradient: no step is made of it, and its records are counted as passed over.
+
+        A loop that goes on to the next batch (``continue``, a step that a ``GradScaler`` leaves out) has skipped it,
+        too; this is for the last batch of a pass as well.
+        """
+        self._feed.skip()
+
     def __len__(self) -> int:
         """Records of an epoch, of all workers together; so ``len(loader)`` is the number of batches of them all."""
         if self._dataset is None:
-            raise TypeError("the number of the job's records is not known to its script")
+            raise TypeError(
+                "the number of the job's records is not known to its script: give a schedule its number of steps, or "
+                "let it ask ElasticDataset.updates"
+            )
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[Any]:

@@ -139,6 +139,7 @@ class OptimizedState:
         self._mean = torch.zeros(self._size)
         self._rates = self._present_rates()
         self._updates = 0
+        self._note_gradients()
         # The state that comes to be with the first step: its names and shapes.
         self._initial = _state_of(optimizer)
         self._slots = _probed(optimizer)
@@ -171,6 +172,21 @@ class OptimizedState:
                 flat[at:until].add_(gradient.detach().reshape(-1).to("cpu", torch.float32), alpha=rows)
             at = until
         arrays[1][:] += (rows * (self._present_rates() - self._rates)).astype(np.float32)
+        self._note_gradients()
+
+    def has_gradients(self) -> bool:
+        """Whether there are new gradients, and they are finite and not all zero."""
+        pairs = zip(self._parameters, self._noted, strict=True)
+        new = [
+            one.grad
+            for one, (old, version) in pairs
+            if one.grad is not None and not (one.grad is old and one.grad._version == version)
+        ]
+        new = [one.coalesce().values() if one.is_sparse else one for one in new]
+        return all(bool(one.isfinite().all()) for one in new) and any(bool(one.any()) for one in new)
+
+    def _note_gradients(self) -> None:
+        self._noted = [(one.grad, one.grad._version if one.grad is not None else 0) for one in self._parameters]
 
     @torch.no_grad()
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
@@ -188,6 +204,7 @@ class OptimizedState:
         for device in {one.device for one in self._parameters} - {_HOST}:
             torch.accelerator.synchronize(device)
         self._updates += 1
+        self._note_gradients()
 
     def values(self) -> Mapping[str, NDArray[Any]]:
         """Parameters, buffers, the optimizer's state, and the rates."""
@@ -198,8 +215,7 @@ class OptimizedState:
             present = kept[number]
             for key, like in slots.items():
                 value = present.get(key)
-                value = like if value is None else torch.as_tensor(value)
-                found[f"optimizer.{self._names[number]}.{key}"] = _array(value)
+                found[f"optimizer.{self._names[number]}.{key}"] = _array(like if value is None else value)
         return found | {
             "rates": self._rates.copy(),
             "updates": np.array([self._updates], np.int64),
@@ -225,6 +241,9 @@ class OptimizedState:
                 continue
             for key, like in self._slots.get(number, {}).items():
                 given = values[f"optimizer.{self._names[number]}.{key}"]
+                if not isinstance(like, torch.Tensor):  # a number of Python's stays one
+                    self._optimizer.state[parameter][key] = type(like)(given.item())
+                    continue
                 tensor = torch.empty_like(like, device=like.device)
                 _copy_into(tensor, given)
                 self._optimizer.state[parameter][key] = tensor
@@ -302,8 +321,12 @@ def _state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
     }
 
 
-def _probed(optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
-    """What an optimizer keeps for each parameter, as it is after a step without gradients: made on a copy."""
+def _probed(optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor | float]]:
+    """What an optimizer keeps for each parameter, as it is after a step without gradients: made on a copy.
+
+    Raises:
+        UserCodeError: a step cannot be tried, or keeps something that is neither a tensor nor a number.
+    """
     try:
         copied = copy.deepcopy(optimizer)
         parameters = [one for group in copied.param_groups for one in group["params"]]
@@ -315,15 +338,26 @@ def _probed(optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
             f"a step of {type(optimizer).__name__} could not be tried: {error}",
             fix="take an optimizer whose step() needs no closure and no sparse gradients",
         ) from error
-    found: dict[int, dict[str, torch.Tensor]] = {}
+    found: dict[int, dict[str, torch.Tensor | float]] = {}
     for number, one in enumerate(parameters):
         kept = {key: value for key, value in copied.state.get(one, {}).items() if value is not None}
-        found[number] = {key: torch.as_tensor(value).detach() for key, value in sorted(kept.items())}
+        for key, value in kept.items():
+            if not isinstance(value, torch.Tensor | int | float):
+                raise UserCodeError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} as the state {key!r}, which cannot "
+                    "go to other workers",
+                    fix="keep tensors, numbers and booleans in the state of each parameter",
+                )
+        found[number] = {
+            key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in sorted(kept.items())
+        }
     return found
 
 
-def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    value = tensor.detach().cpu()
+def _array(given: torch.Tensor | float) -> NDArray[Any]:
+    if not isinstance(given, torch.Tensor):
+        return np.array([given])  # a float of Python's has 64 bits
+    value = given.detach().cpu()
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.float()
     return np.atleast_1d(value.numpy())

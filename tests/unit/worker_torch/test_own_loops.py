@@ -531,3 +531,82 @@ def test_a_loader_that_shuffles_leaves_it_to_the_job_and_knows_its_length(run: R
     assert sorted(seen) == list(range(50)) != seen
     with pytest.raises(ElasticDLError, match="shuffle=True, and the job --no-shuffle"):
         run(script, shuffle=False)
+
+
+@pytest.mark.parametrize(("bad", "how"), [(16, "goes_on"), (0, "says_so"), (16, "says_so"), (48, "says_so")])
+def test_a_batch_without_a_step_is_counted_and_moves_nothing(run: Run, bad: int, how: str) -> None:
+    """The first batch is compared with the job's; the last one of a pass is short, and needs the word."""
+    word = "data.skip()" if how == "says_so" else "pass"
+    loop = LOOP.replace(
+        "        optimizer.zero_grad()",
+        f"        if round(a[0, 0].item() * 50) == {bad}:\n            {word}\n            continue\n"
+        "        optimizer.zero_grad()",
+    )
+    make = "optimizer = et.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01), model=model)\n"
+    done, found = run(MODEL + make + loop + END, num_epochs=2)
+    assert len(found.pop("seen")) == done["records"] == 2 * (50 - (2 if bad == 48 else 8))
+    assert [(one["reason"], one["records"]) for one in done["skipped"]] == [("feed", 2 * (2 if bad == 48 else 8))]
+    names: dict[str, Any] = {}
+    exec(MODEL, names)
+    optimizer = torch.optim.Adam(names["model"].parameters(), lr=0.01)
+    for start in [one for one in range(0, 50, 8) if one != bad] * 2:
+        optimizer.zero_grad()
+        chosen = slice(start, start + 8)
+        torch.nn.functional.mse_loss(names["model"](names["x"][chosen]), names["y"][chosen]).backward()
+        optimizer.step()
+    for name, values in names["model"].state_dict().items():
+        torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_that_a_scaler_leaves_out_is_a_batch_that_is_skipped(run: Run) -> None:
+    make = (
+        "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)\n"
+        "scaler = torch.amp.GradScaler('cpu', init_scale=2.0)\n"
+    )
+    loop = LOOP.replace(
+        "        loss.backward()\n        optimizer.step()",
+        "        if round(a[0, 0].item() * 50) == 8:\n            loss = loss * float('inf')\n"
+        "        scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        scaler.update()",
+    )
+    done, found = run(MODEL + make + loop + END)
+    assert done["records"] == 42
+    assert all(bool(torch.isfinite(one).all()) for one in found.values())
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps numbers of Python's for each parameter."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad is None:
+                    continue
+                state = self.state[one]
+                state["step"], state["decay"] = state.get("step", 0) + 1, state.get("decay", 1.0) * 0.9
+                state["fresh"] = False
+                with torch.no_grad():
+                    one -= one.grad * group["lr"] * state["decay"] / state["step"]
+
+
+def test_numbers_in_the_state_of_an_optimizer_stay_numbers() -> None:
+    from elasticdl.torch.distributed import OptimizedState
+
+    def state(seed: int) -> Any:
+        torch.manual_seed(seed)
+        parameter = torch.nn.Parameter(torch.randn(3))
+        return OptimizedState(Counting([parameter]), None), parameter
+
+    first, _ = state(1)
+    second, parameter = state(2)
+    for _ in range(3):
+        first.apply([np.ones(3, np.float32), np.zeros(1, np.float32), np.ones(1, np.float32)], 1)
+    second.load(first.values())
+    (first_state,) = first._optimizer.state.values()
+    assert second._optimizer.state[parameter] == first_state
+    assert {name: type(one) for name, one in first_state.items()} == {"step": int, "decay": float, "fresh": bool}
+    assert [type(one) for one in second._optimizer.state[parameter].values()] == [float, bool, int]
+    for name, value in first.values().items():
+        np.testing.assert_array_equal(second.values()[name], value, err_msg=name)

@@ -40,6 +40,10 @@ class NothingTrained:
     def contribute(self, arrays: Sequence[Buffer], rows: int) -> None:
         """Adds nothing."""
 
+    def has_gradients(self) -> bool:
+        """Nobody knows: the script may have trained on what it took."""
+        return True
+
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
         """Changes nothing."""
 
@@ -83,6 +87,7 @@ class ScriptExchange:
         self._left = 0
         self._surplus = 0
         self._compared = False
+        self._committed = 0
         self._idle = 0
         self._epoch = 0
         self._passing = False
@@ -225,6 +230,9 @@ class ScriptExchange:
         """The next record, or ``END``."""
         self._refuse_other_threads()
         self._idle = 0
+        whole = self._committed and self.uncommitted >= self._committed
+        if whole and not self.trained.has_gradients():
+            self.skip()  # the loop goes on to the next batch, as after one that is not worth a step
         piece = self._piece
         if piece is None or self._position >= len(piece.records):
             if self.uncommitted:
@@ -258,7 +266,8 @@ class ScriptExchange:
                 fix="commit once after each batch that came from the ElasticDataset",
             )
         self._compare(self.uncommitted + self._surplus)
-        rows, self.uncommitted, self._left = self.uncommitted, 0, 0
+        rows = self.uncommitted
+        self._committed = max(self._committed, rows)
         if not self._contribution:
             self._contribution = [np.zeros(length, np.float32) for length in self.trained.lengths]
         self.trained.contribute(self._contribution, rows)
@@ -274,6 +283,23 @@ class ScriptExchange:
         for name, value in logged.items():
             total, count = self._measured.get(name, (0.0, 0))
             self._measured[name] = total + rows * value, count + rows
+        self._end_batch()
+
+    def skip(self) -> None:
+        """The records that were taken make no gradient."""
+        self._refuse_other_threads()
+        if self._piece is None or not self.uncommitted:
+            raise UserCodeError(
+                "a batch was skipped, and no record was taken since the last one",
+                fix="skip a batch once, after it came from the ElasticDataset",
+            )
+        self._compare(self.uncommitted + self._surplus)
+        self._logged = {}
+        self._end_batch()
+
+    def _end_batch(self) -> None:
+        assert self._piece is not None
+        self.uncommitted = self._left = 0
         if self._position < len(self._piece.records):
             return
         self._piece, self._position, self._done, self._released = None, 0, True, False
@@ -359,8 +385,12 @@ class ScriptExchange:
 
     # -- the driver's thread ---------------------------------------------------------------------------------------
 
-    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float, dict[str, float]]:
-        """Has the loop work on a minibatch: its contribution, mean loss (NaN if it told none) and logged values.
+    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float, dict[str, float], int]:
+        """Has the loop work on a minibatch.
+
+        Returns:
+            Its contribution, mean loss (NaN if it told none) and logged values, and how many records these are of:
+            the loop may have skipped some.
 
         Raises:
             UserCodeError: the script ended instead.
@@ -377,7 +407,7 @@ class ScriptExchange:
             if not self._done:
                 self._check()
             means = {name: total / count for name, (total, count) in self._measured.items()}
-            return self._contribution, self._losses / max(1, self._rows), means
+            return self._contribution, self._losses / max(1, self._rows), means, self._rows
 
     def work(self, action: Callable[[], Any]) -> Any:
         """Does something to the model, while the script waits."""

@@ -14,7 +14,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
-from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out
+from elasticdl_core.skips import Skips, doublings, rests_left_out
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_worker.group.alone import make_update, steps_of
@@ -78,7 +78,7 @@ class _LocalCourse:
             raise self._error
         skipped: list[dict[str, object]] = [{"of": "main", **entry} for entry in self._skips.to_json()]
         skipped += rests_left_out("main", self._damaged)
-        processed = self._progress.records + self._skips.count(SkipReason.CORRUPT)
+        processed = self._progress.records + self._skips.records
         check_trained(processed, self._updates)
         self._emit(
             {
@@ -137,13 +137,13 @@ class _LocalCourse:
 
     def _step(self, replica: ScriptReplica, task: Task, step: Step) -> None:
         made = make_update(replica, task, step)
-        self._skip(made.passed_over)
+        self._skip(made.passed_over + made.left_out)
         self._updates = replica.version - self._begun
         self._progress.begin(step.end - step.start)
         self._progress.advance(made.rows, task.id.epoch, self._updates, None if math.isnan(made.loss) else made.loss)
         if made.measure is not None and not math.isnan(made.loss) and self._progress.metrics_due:
             self._progress.set_metrics(dict(made.measure()))
-        self._progress.end(made.passed_over)
+        self._progress.end(made.passed_over + made.left_out)
 
     def _skip(self, skips: Skips) -> None:
         before, self._skips = self._skips, self._skips + skips

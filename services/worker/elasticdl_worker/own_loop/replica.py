@@ -13,6 +13,7 @@ from elasticdl.own_loop import FedPiece
 from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
+from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import Task
 from elasticdl_worker.device import device_turn
 from elasticdl_worker.group.replica import (
@@ -77,8 +78,9 @@ class ScriptReplica:
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Has the script's loop work on a minibatch."""
         found, full = data.content
-        arrays, loss, measured = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
-        return Contribution(len(found), arrays, loss, measure=(lambda: measured) if measured else None)
+        arrays, loss, measured, rows = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
+        skips = Skips.of(SkipReason.FEED, len(found) - rows, "the script made no step of a batch")
+        return Contribution(rows, arrays if rows else (), loss, skips, (lambda: measured) if measured else None)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update, while the script waits."""

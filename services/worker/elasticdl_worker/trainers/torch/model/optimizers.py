@@ -213,7 +213,7 @@ def check_optimizer(optimizer: optim.Optimizer, device: torch.device) -> None:
         known = row is not None and row.verdict is Verdict.REFUSED
         raise refusal(Subject.TORCH_OPTIMIZER, name if known else "Optimizer", f"the optimizer {name}")
     name = kind.__name__
-    known_options = {"params", "lr", "initial_lr", "param_names", *_HARMLESS, *_OPTIONS[kind][1]}
+    known_options = {"params", "lr", "initial_lr", "name", "param_names", *_HARMLESS, *_OPTIONS[kind][1]}
     for group in optimizer.param_groups:
         unknown = sorted(group.keys() - known_options)
         if unknown:
