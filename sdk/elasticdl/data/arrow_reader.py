@@ -94,7 +94,6 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
             )
         self._indexes: BoundedCache[TableIndex] = BoundedCache(max_weight=1 << 30)
         self.label = take(self.reader_params, "label", str, None)
-        self._predicting = predicting
         first = next(iter(self.list_files()))
         index = self.index_of(first)
         self._fields = cols.flat_fields(index.schema)
@@ -102,7 +101,10 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
         both = self._fields.keys() & index.partitions.keys()
         if both:
             raise DataError(f"{first}: {min(both)!r} is a column and a partition", fix="rename one of them")
-        self._chosen = self._choose([*self._fields, *index.partitions])
+        wanted, trained = (take_names(self.reader_params, key) for key in ("columns", TRAINED_COLUMNS))
+        self._chosen = cols.chosen_columns(
+            data_origin, [*self._fields, *index.partitions], wanted, trained, label=self.label, predicting=predicting
+        )
         self._specs = {
             name: cols.spec_of(name, self._types[name])
             if name in self._types
@@ -113,29 +115,6 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
         if predicting and self.label in self._nulls:
             self._nulls[self.label] = "default"  # nobody reads it
 
-    def _choose(self, names: list[str]) -> list[str]:
-        """The columns to read, in their order."""
-        wanted, trained = (take_names(self.reader_params, key) for key in ("columns", TRAINED_COLUMNS))
-        chosen = wanted or trained or names
-        lacking = [name for name in chosen if name not in names]
-        if self._predicting and self.label in lacking:
-            lacking.remove(self.label)
-            chosen = [name for name in chosen if name != self.label]
-        if self._predicting and self.label is None and not wanted and len(lacking) == 1:
-            chosen, lacking = [name for name in chosen if name not in lacking], []
-        if lacking:
-            raise ReaderParamsError(
-                f"{self.data_origin}: there is no column {lacking[0]!r}", fix=f"the columns are {', '.join(names)}"
-            )
-        if self.label is not None and self.label not in chosen and not self._predicting:
-            raise ReaderParamsError(
-                f"{self.data_origin}: the label {self.label!r} is not among the columns",
-                fix=f"use one of {', '.join(chosen)}",
-            )
-        if not chosen:
-            raise DataError(f"{self.data_origin}: the files have no columns", fix="check how the data was written")
-        return list(chosen)
-
     @property
     def column_specs(self) -> Mapping[str, ColumnSpec]:
         """The columns of a record, in their order."""
@@ -144,8 +123,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
     @functools.cached_property
     def metadata(self) -> Metadata:
         """The columns and their types."""
-        types = {name: _word(spec) for name, spec in self._specs.items()}
-        return Metadata(list(self._specs), types, self.kind)
+        return Metadata(list(self._specs), cols.type_words(self._specs), self.kind)
 
     def default_feed(self) -> Feed | None:
         """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
@@ -298,8 +276,3 @@ def _family(spec: ColumnSpec) -> tuple[str, Any]:
     """What values are alike: numbers of any width can become those of the first file, or are refused by value."""
     kind = spec.dtype if spec.dtype in ("str", "bytes") else np.dtype(spec.dtype).kind
     return {"u": "i"}.get(kind, kind), spec.shape
-
-
-def _word(spec: ColumnSpec) -> str:
-    kind = "string" if spec.dtype == "str" else spec.dtype
-    return kind + "".join(f"[{'' if size is None else size}]" for size in spec.shape)

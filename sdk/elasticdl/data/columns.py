@@ -259,6 +259,56 @@ def nulls_policy(value: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict.fromkeys(names, value)
 
 
+def chosen_columns(
+    where: str,
+    names: Sequence[str],
+    wanted: Sequence[str] | None,
+    trained: Sequence[str] | None,
+    *,
+    label: str | None,
+    predicting: bool,
+) -> list[str]:
+    """The columns of a table to read, in their order.
+
+    Args:
+        where: the source, in words, for errors.
+        names: all columns.
+        wanted: those that the user named.
+        trained: those that the model was trained on.
+        label: the column of the label.
+        predicting: that may be missing.
+
+    Raises:
+        ReaderParamsError: one is not there.
+    """
+    chosen = list(wanted or trained or names)
+    lacking = [name for name in chosen if name not in names]
+    if predicting and (label in lacking or (label is None and not wanted and len(lacking) == 1)):
+        missing = label or lacking[0]
+        lacking.remove(missing)
+        chosen.remove(missing)
+    if lacking:
+        raise ReaderParamsError(
+            f"{where}: there is no column {lacking[0]!r}", fix=f"the columns are {', '.join(names)}"
+        )
+    if label is not None and label not in chosen and not predicting:
+        raise ReaderParamsError(
+            f"{where}: the label {label!r} is not among the columns", fix=f"use one of {', '.join(chosen)}"
+        )
+    if not chosen:
+        raise DataError(f"{where}: there are no columns", fix="check how the data was written")
+    return chosen
+
+
+def type_words(specs: Mapping[str, ColumnSpec]) -> dict[str, str]:
+    """The types of columns as metadata says them: ``string``, ``int64``, ``float32[3]``, ``int64[]``."""
+    return {
+        name: ("string" if spec.dtype == "str" else spec.dtype)
+        + "".join(f"[{'' if size is None else size}]" for size in spec.shape)
+        for name, spec in specs.items()
+    }
+
+
 def weigh(columns: Columns) -> int:
     """About how many bytes of memory columns take."""
     total = 0

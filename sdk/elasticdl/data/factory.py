@@ -27,7 +27,7 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
 }
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
-KINDS = sorted([*READERS, *_TABLES.values()])
+KINDS = sorted([*READERS, *_TABLES.values(), "sqlite"])
 _SUFFIXES = {
     ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
@@ -103,7 +103,11 @@ def create_data_reader(
 
 
 def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
-    """The reader of files that need pyarrow."""
+    """The reader of a kind of tables: of SQLite, or of files that need pyarrow."""
+    if kind == "sqlite":
+        from elasticdl.data.sqlite_reader import SQLiteDataReader
+
+        return SQLiteDataReader
     try:
         from elasticdl.data.arrow_reader import ArrowDataReader, ParquetDataReader
     except ImportError as error:
@@ -145,6 +149,8 @@ def kind_of_origin(data_origin: str) -> str:
     Raises:
         DataError: missing or unreadable data, an unknown kind, or mixed kinds.
     """
+    if data_origin.startswith("sqlite://"):
+        return "sqlite"
     found: dict[str, str] = {}
     for number, path in enumerate(files.list_files(data_origin)):
         if number == _COMPARED_FILES:

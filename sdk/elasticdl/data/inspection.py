@@ -16,7 +16,7 @@ from elasticdl.data.errors import DataError
 from elasticdl.data.example import decode_example
 from elasticdl.data.factory import create_data_reader
 from elasticdl.data.file_reader import FileDataReader
-from elasticdl.data.reader import Record, Shard
+from elasticdl.data.reader import DataReader, Record, Shard
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.windows import WindowedDataReader
 
@@ -108,19 +108,13 @@ def inspect_data(
     if isinstance(reader, WindowedDataReader):
         sum(1 for _ in reader.create_shards())  # refuses what no window fits
         reader = reader.rows
-    assert isinstance(reader, FileDataReader)
-    report = DataReport(reader.kind)
-    compressors: Counter[str] = Counter()
-    for path in reader.list_files():
-        item = FileReport(path, reader.count_records(path), files.stamp(path).size)
-        if isinstance(reader, RecordIODataReader):
-            chunks = reader.index_of(path).chunks
-            item.chunks = len(chunks)
-            compressors.update(chunk.compressor.name.lower() for chunk in chunks)
-        report.files.append(item)
-        report.records += item.records
-        report.bytes += item.bytes
-    report.compressors = dict(compressors)
+    report = DataReport(reader.metadata.kind)
+    if isinstance(reader, FileDataReader):
+        _add_files(reader, report)
+    else:
+        report.files = [FileReport(shard.name, shard.records, 0) for shard in reader.create_shards()]
+    report.records = sum(item.records for item in report.files)
+    report.bytes = sum(item.bytes for item in report.files)
     report.columns = dict(reader.metadata.column_types)
     if isinstance(reader, CSVDataReader):
         report.with_header, report.separator = reader.with_header, reader.separator
@@ -130,7 +124,19 @@ def inspect_data(
     return report
 
 
-def _show_first(reader: FileDataReader[Any], report: DataReport, count: int) -> None:
+def _add_files(reader: FileDataReader[Any], report: DataReport) -> None:
+    compressors: Counter[str] = Counter()
+    for path in reader.list_files():
+        item = FileReport(path, reader.count_records(path), files.stamp(path).size)
+        if isinstance(reader, RecordIODataReader):
+            chunks = reader.index_of(path).chunks
+            item.chunks = len(chunks)
+            compressors.update(chunk.compressor.name.lower() for chunk in chunks)
+        report.files.append(item)
+    report.compressors = dict(compressors)
+
+
+def _show_first(reader: DataReader, report: DataReport, count: int) -> None:
     shards = (Shard(item.path, 0, item.records) for item in report.files if item.records)
     found = itertools.chain.from_iterable(reader.read_records(shard) for shard in shards)
     for record in itertools.islice(found, count):
@@ -139,9 +145,7 @@ def _show_first(reader: FileDataReader[Any], report: DataReport, count: int) -> 
             report.features = _features(record)
 
 
-def _read_all(
-    reader: FileDataReader[Any], report: DataReport, verify: bool, on_progress: Callable[[int, int], None]
-) -> None:
+def _read_all(reader: DataReader, report: DataReport, verify: bool, on_progress: Callable[[int, int], None]) -> None:
     """Reads all records, or of CSV files the first ones, and counts empty cells."""
     skipped_before = reader.skipped_records
     names = [] if report.with_header is None else list(report.columns)  # else there are no cells of text

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.feather
@@ -28,6 +31,15 @@ RECORDS = sum(PARTS)
 
 def _table(numbers: range) -> pa.Table:
     return pa.table({"id": pa.array(numbers, pa.int64()), "text": [f"row {one}" for one in numbers]})
+
+
+def _rows(path: Path, numbers: range) -> None:
+    """A table whose rows were put in backwards."""
+    path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
+        rows = [(one, f"row {one}") for one in reversed(numbers)]
+        connection.executemany("INSERT INTO t VALUES (?, ?)", rows)
 
 
 def _lines(path: Path, numbers: range) -> None:
@@ -57,6 +69,7 @@ SOURCES = {
     "tfrecord": Source(_bytes(tfrecord.TFRecordWriter), int),
     "csv": Source(_lines, lambda record: int(record[0])),
     "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
+    "sqlite": Source(_rows, lambda record: int(record["id"])),
     "arrow": Source(
         lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
         lambda record: int(record["id"]),
@@ -72,6 +85,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def made(kind: str, tmp_path: Path) -> str:
     """Data in three parts, whose records are numbered."""
+    if kind == "sqlite":
+        SOURCES[kind].write(tmp_path / "all.db", range(RECORDS))
+        return f"sqlite://{tmp_path}/all.db?table=t"
     at = 0
     for part, count in enumerate(PARTS):
         SOURCES[kind].write(tmp_path / f"{part}.{kind}", range(at, at + count))
@@ -81,6 +97,16 @@ def made(kind: str, tmp_path: Path) -> str:
 
 def open_reader(kind: str, origin: str, step: int | None = None) -> DataReader:
     return create_data_reader(origin, step, {"with_header": True} if kind == "csv" else {})
+
+
+def parts_of(kind: str) -> tuple[int, ...]:
+    """The records of each source."""
+    return (RECORDS,) if kind == "sqlite" else PARTS
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elasticdl.data.sqlite_reader.PAGE", 16)
 
 
 def numbers_of(kind: str, records: list[Any]) -> list[int]:
@@ -99,7 +125,7 @@ def test_shards_cover_each_record_once_and_are_the_same_again(kind: str, made: s
 def test_any_range_is_exact_in_every_way_of_reading(kind: str, made: str) -> None:
     reader = open_reader(kind, made)
     shards = list(reader.create_shards())
-    firsts = dict(zip((shard.name for shard in shards), (0, *itertools.accumulate(PARTS)), strict=False))
+    firsts = dict(zip((shard.name for shard in shards), (0, *itertools.accumulate(parts_of(kind))), strict=False))
     draw = random.Random(3)
     ranges = []
     for _ in range(40):
@@ -149,9 +175,9 @@ def test_a_range_past_the_end_is_an_error(kind: str, made: str) -> None:
     reader = open_reader(kind, made)
     shard = next(iter(reader.create_shards()))
     for wrong in (Shard(shard.name, 0, shard.end + 1), Shard(shard.name, shard.end + 5, shard.end + 6)):
-        with pytest.raises(DataError, match=f"has {PARTS[0]} "):
+        with pytest.raises(DataError, match=f"has {parts_of(kind)[0]} "):
             list(reader.read_records(wrong))
-        with pytest.raises(DataError, match=f"has {PARTS[0]} "):
+        with pytest.raises(DataError, match=f"has {parts_of(kind)[0]} "):
             reader.read_numbers(shard.name, [wrong.end - 1])
 
 
@@ -161,8 +187,8 @@ def test_a_source_that_is_written_anew_is_an_error_with_both_states(kind: str, m
     before = reader.fingerprint(shard.name)
     assert before
     list(reader.read_records(Shard(shard.name, 0, 1)))
-    path = Path(shard.name)
-    SOURCES[kind].write(path, range(500, 500 + PARTS[0]))
+    path = Path(urlsplit(shard.name).path)
+    SOURCES[kind].write(path, range(500, 500 + parts_of(kind)[0]))
     os.utime(path, ns=(1, 1))
     fresh = open_reader(kind, made)
     fingerprints.expect({shard.name: before})

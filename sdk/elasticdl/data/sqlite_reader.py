@@ -1,0 +1,238 @@
+"""Reads a table of an SQLite database, in pages of its key: each record is a dictionary of its columns."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticdl.data import files, fingerprints
+from elasticdl.data.columns import Columns, ColumnSpec, chosen_columns, nulls_policy, objects, type_words
+from elasticdl.data.errors import DataError, ReaderParamsError
+from elasticdl.data.grouped_reader import GroupedReader
+from elasticdl.data.params import TRAINED_COLUMNS, refuse_unknown, take, take_names
+from elasticdl.data.reader import Feed, Metadata, Shard
+from elasticdl.data.table_feed import table_feed
+
+SCHEME = "sqlite://"
+PAGE = 8192
+_FORM = "sqlite:///folder/file.db?table=NAME, and &key=COLUMN where the table has no primary key of one column"
+_BUSY_S = 30.0
+_TYPES = (
+    ("INT", "int64"), ("CHAR", "str"), ("CLOB", "str"), ("TEXT", "str"), ("BLOB", "bytes"), ("BOOL", "int64"),
+    ("DATE", "str"), ("TIME", "str"),
+)  # fmt: skip
+_PYTHON = {"int64": int, "float64": (int, float), "str": str, "bytes": bytes}
+_DEFAULTS = {"int64": 0, "float64": float("nan"), "str": "", "bytes": b""}
+
+
+class SQLiteDataReader(GroupedReader):
+    """Reads one table.
+
+    Rows are numbered in the order of a key that is unique; a page is a range of keys, so that reading one costs what
+    it holds. The file must stay as it was listed: a page that was read while it changed is an error.
+
+    Args:
+        data_origin: ``sqlite:///folder/file.db?table=NAME``; ``&key=COLUMN`` names the key, by default the primary
+            key of one column, else the row's number.
+        records_per_task: cut shards to at most this many rows; by default the table is one shard.
+        reader_params: ``columns``, ``label``, ``nulls`` and ``trained_columns``, as for Parquet.
+        predicting: the column of the label may be missing.
+
+    Raises:
+        ReaderParamsError: the URL or a parameter has an impossible value.
+        DataError: the database is missing or unreadable, or a column is no tensor.
+    """
+
+    kind: ClassVar[str] = "sqlite"
+    params: ClassVar[tuple[str, ...]] = ("kind", "columns", "label", "nulls", TRAINED_COLUMNS)
+
+    def __init__(
+        self,
+        data_origin: str,
+        records_per_task: int | None = None,
+        reader_params: Mapping[str, Any] | None = None,
+        *,
+        predicting: bool = False,
+    ) -> None:
+        super().__init__()
+        params = dict(reader_params or {})
+        refuse_unknown(params, self.params, reader=self.kind)
+        self._name, self._records_per_task = data_origin, records_per_task
+        self._path, self._table, key = _parsed(data_origin)
+        self._lock = threading.Lock()
+        self._first_state = self._state()
+        with self._connection() as connection:
+            known = connection.execute(f"PRAGMA table_info({_quoted(self._table)})").fetchall()
+            if not known:
+                tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+                raise ReaderParamsError(
+                    f"{data_origin}: there is no table {self._table!r}",
+                    fix=f"the tables are {', '.join(name for (name,) in tables)}",
+                )
+            declared = {name: kind for _, name, kind, *_ in known}
+            self._key = self._chosen_key(connection, key, [one[1] for one in known if one[5]], declared)
+        self.label = take(params, "label", str, None)
+        wanted, trained = (take_names(params, name) for name in ("columns", TRAINED_COLUMNS))
+        chosen = chosen_columns(data_origin, list(declared), wanted, trained, label=self.label, predicting=predicting)
+        self._specs = {name: ColumnSpec(_dtype(declared[name])) for name in chosen}
+        self._nulls = nulls_policy(params.get("nulls", "fail"), chosen)
+        if predicting and self.label in self._nulls:
+            self._nulls[self.label] = "default"  # nobody reads it
+
+    def _chosen_key(
+        self, connection: sqlite3.Connection, key: str | None, primary: Sequence[str], declared: Mapping[str, str]
+    ) -> str:
+        """What rows are ordered by, as SQL."""
+        if key is None and len(primary) != 1:
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute(f"SELECT rowid FROM {_quoted(self._table)} LIMIT 1")
+                kind = "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE"
+                if ("table",) in connection.execute(kind, (self._table,)).fetchall():  # views have none, or nulls
+                    return "rowid"
+            raise ReaderParamsError(f"{self._name}: the table has no key of one column", fix=f"write {_FORM}")
+        name = key or primary[0]
+        if name not in declared:
+            raise ReaderParamsError(
+                f"{self._name}: there is no column {name!r}", fix=f"the columns are {', '.join(declared)}"
+            )
+        if [name] != list(primary) and not any(
+            [row[2] for row in connection.execute(f"PRAGMA index_info({_quoted(index[1])})")] == [name]
+            for index in connection.execute(f"PRAGMA index_list({_quoted(self._table)})").fetchall()
+            if index[2] and not index[4]
+        ):
+            raise ReaderParamsError(
+                f"{self._name}: the key {name!r} has no unique index", fix="create one, or name a column that has one"
+            )
+        return _quoted(name)
+
+    def _state(self) -> str:
+        """What the database is like: its file, and what was written and is not in it yet."""
+        state = str(files.stamp(self._path))
+        with contextlib.suppress(DataError):
+            log = files.stamp(f"{self._path}-wal")
+            state += f", and a log of {log}" if log.size else ""
+        return state
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """The database, if it is before and after as it was first."""
+        try:
+            connection = sqlite3.connect(
+                f"file:{quote(self._path)}?mode=ro", uri=True, timeout=_BUSY_S, check_same_thread=False
+            )
+            with contextlib.closing(connection), self._lock:
+                yield connection
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{self._name}: cannot be read: {error}", fix="check that the file is an SQLite database"
+            ) from error
+        now = self._state()
+        fingerprints.require(self._name, now, "" if now == self._first_state else self._first_state)
+
+    def fingerprint(self, name: str) -> str:
+        """Size and version of the database's file."""
+        return self._first_state
+
+    @functools.cached_property
+    def _pages(self) -> tuple[npt.NDArray[np.int64], list[Any]]:
+        """The first row of each page and the number of rows, and the first key of each page."""
+        firsts, total = list[Any](), 0
+        with self._connection() as connection:
+            found = connection.execute(f"SELECT {self._key} FROM {_quoted(self._table)} ORDER BY {self._key}")
+            while keys := found.fetchmany(PAGE):
+                if keys[0][0] is None:
+                    raise DataError(f"{self._name}: the key {self._key} is null in a row", fix="name another key")
+                firsts.append(keys[0][0])
+                total += len(keys)
+        return np.array([*range(0, total, PAGE), total], np.int64), firsts
+
+    def create_shards(self) -> Iterator[Shard]:
+        """One shard, or several of ``records_per_task`` rows.
+
+        Raises:
+            DataError: the table has no row.
+        """
+        shards = list(self._cut(self._name, self._records_per_task))
+        if not shards:
+            raise DataError(f"{self._name}: the table has no row", fix="check how it was filled")
+        yield from shards
+
+    def _starts(self, name: str) -> npt.NDArray[np.int64]:
+        if name != self._name:
+            raise DataError(f"{name}: is not {self._name}", fix="submit the job again")
+        return self._pages[0]
+
+    def _load_group(self, name: str, number: int) -> Columns:
+        starts, firsts = self._pages
+        bounds = firsts[number : number + 2]
+        where = f"{self._key} >= ?" + f" AND {self._key} < ?" * (len(bounds) == 2)
+        columns = ", ".join(map(_quoted, self._specs))
+        with self._connection() as connection:
+            rows = connection.execute(
+                f"SELECT {columns} FROM {_quoted(self._table)} WHERE {where} ORDER BY {self._key}", bounds
+            ).fetchall()
+        values = zip(*rows, strict=True) if rows else [()] * len(self._specs)
+        first = int(starts[number])
+        return {one: self._column(one, list(some), first) for one, some in zip(self._specs, values, strict=True)}
+
+    def _column(self, name: str, values: list[Any], first: int) -> npt.NDArray[Any]:
+        """Values of a column, each of which is what the column is declared as."""
+        dtype, policy = self._specs[name].dtype, self._nulls[name]
+        for at, value in enumerate(values):
+            if value is None and policy == "fail":
+                raise DataError(
+                    f"{self._name}: row {first + at}: column {name!r} has no value (NULL)",
+                    fix=f'say what nulls become: nulls={{"{name}": 0}}, or nulls=default for 0, "" and NaN',
+                )
+            if value is None:
+                values[at] = value = _DEFAULTS[dtype] if policy == "default" else policy
+            if not isinstance(value, _PYTHON[dtype]):  # type: ignore[arg-type]
+                raise DataError(
+                    f"{self._name}: row {first + at}: column {name!r} holds {value!r}, and is declared as {dtype}",
+                    fix="mend the value, or leave the column out with the reader parameter columns",
+                )
+        return objects(values) if dtype in ("str", "bytes") else np.array(values, dtype)
+
+    @property
+    def column_specs(self) -> Mapping[str, ColumnSpec]:
+        """The columns of a record, in their order."""
+        return self._specs
+
+    @functools.cached_property
+    def metadata(self) -> Metadata:
+        """The columns and their types."""
+        return Metadata(list(self._specs), type_words(self._specs), self.kind)
+
+    def default_feed(self) -> Feed | None:
+        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
+        return table_feed(self._specs, self.vector_label())
+
+
+def _parsed(url: str) -> tuple[str, str, str | None]:
+    """The file, the table and the key of a URL."""
+    parts = urlsplit(url)
+    asked = parse_qs(parts.query, keep_blank_values=True)
+    table = asked.pop("table", [""])
+    key = asked.pop("key", [None])
+    if parts.netloc or not parts.path.strip("/") or asked or len(table) != 1 or not table[0] or len(key) != 1:
+        raise ReaderParamsError(f"{url}: is no table of a database", fix=f"write {_FORM}")
+    return unquote(parts.path), table[0], key[0]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _dtype(declared: str) -> str:
+    """The type of a column by SQLite's own rules of affinity; what is declared as nothing is a number."""
+    upper = re.sub(r"\(.*", "", declared.upper())
+    return next((dtype for word, dtype in _TYPES if word in upper), "float64")
