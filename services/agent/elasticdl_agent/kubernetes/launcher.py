@@ -33,6 +33,7 @@ from elasticdl_agent.kubernetes.pod_states import PodFacts, facts_of
 from elasticdl_agent.kubernetes.settings import parse_pairs, quantity
 from elasticdl_agent.processes.credentials import ProcessCertificates
 from elasticdl_agent.processes.environment import Endpoints, check_variables, stated_environment
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import (
     ConflictError,
     ElasticDLError,
@@ -55,6 +56,7 @@ from elasticdl_core.ports.launcher import (
 )
 from elasticdl_runtime.launcher.addresses import process_address
 
+_BACKOFF = Backoff(0.2, 10.0)
 _LOOK_S = 5.0
 _CAPACITY_S = 5.0
 _LISTED_S = 4.0
@@ -381,8 +383,9 @@ class KubernetesLauncher:
         self._dirty.set()
         if facts is not None:
             process = facts.status.id
-            self._explained[process] = facts.explanation
             known = self._statuses.get(process)
+            if facts.explanation or known is None or known.state is not ProcessState.EXITED:
+                self._explained[process] = facts.explanation
             if known is None or (known != facts.status and known.state is not ProcessState.EXITED):
                 self._set(facts.status)
             return
@@ -421,10 +424,16 @@ class KubernetesLauncher:
     async def _tidy(self) -> None:
         """Does what is left to do whenever something changed, and every few seconds."""
         await self._mirror.listed.wait()
+        failed = 0
         while True:
             self._dirty.clear()
-            with contextlib.suppress(UnavailableError):
+            try:
                 await self._tidy_once()
+            except UnavailableError:
+                failed += 1
+                await asyncio.sleep(_BACKOFF.pause_s(failed))
+                continue
+            failed = 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._dirty.wait()

@@ -1,0 +1,179 @@
+"""The Kubernetes launcher while requests fail: nothing is launched twice, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
+from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, until
+from tests.fakes.kubernetes.cluster import FakeKubernetes
+from tests.fakes.kubernetes.objects import KINDS
+from tests.fakes.kubernetes.server import Fault
+
+pytestmark = pytest.mark.contract
+
+JOB = "digits-1"
+FAULTS = {
+    "every create answered with 500 twice": Fault("create", code=500, times=2),
+    "a pod made, and the answer lost": Fault("create", "pods", code=0, after=True, times=3),
+    "too many requests": Fault(code=429, times=12),
+    "no lists": Fault("list", code=503, times=3),
+    "no watches": Fault("watch", code=500, times=4),
+    "lists cut": Fault("list", "pods", code=0, times=2),
+    "Secrets are not taken": Fault("patch", "secrets", code=503, times=3),
+    "Secrets stay": Fault("delete", "secrets", code=503, times=4),
+    "anchors are not taken": Fault("patch", "configmaps", code=504, times=3),
+    "an anchor stays": Fault("delete", "configmaps", code=0, times=2),
+    "Services are not taken": Fault("patch", "services", code=500, times=2),
+    "budgets are not taken": Fault("patch", "poddisruptionbudgets", code=500, times=2),
+    "pods are not deleted": Fault("delete", "pods", code=503, times=4),
+    "a pod deleted, and the answer lost": Fault("delete", "pods", code=0, after=True, times=4),
+    "gates and finalizers stay": Fault("patch", "pods", code=500, times=4),
+    "finalizers gone, and the answer lost": Fault("patch", "pods", code=0, after=True, times=4),
+    "conflicts": Fault("patch", "configmaps", code=500, after=True, times=2),
+    "no nodes": Fault("list", "nodes", code=500, times=2),
+    "no quotas": Fault("list", "resourcequotas", code=500, times=2),
+    "all of it fails for a while": Fault(code=0, times=25),
+}
+IN_THE_GATE = {"a pod made, and the answer lost", "all of it fails for a while"}
+EACH = [name if name in IN_THE_GATE else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
+
+
+def process(role: Role, index: int = 0, incarnation: int = 1) -> ProcessId:
+    return ProcessId(JOB, role, index, incarnation)
+
+
+async def patiently(call: Callable[[], Awaitable[object]]) -> None:
+    """As masters and the api do: until it is answered."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await call()
+                return
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+
+
+async def scenario(launcher: KubernetesLauncher) -> None:
+    """Launch, scale, drain, replace, end."""
+    for one in (process(Role.MASTER), process(Role.PS), process(Role.WORKER)):
+        await patiently(lambda one=one: launcher.launch(ProcessSpec(one, slots=int(one.role is Role.WORKER))))
+        await until(launcher, one, ProcessState.RUNNING)
+    second, newer = process(Role.WORKER, 1), process(Role.PS, 0, 2)
+    await patiently(launcher.capacity)
+    await patiently(lambda: launcher.launch(ProcessSpec(second, slots=1)))
+    await until(launcher, second, ProcessState.RUNNING)
+    await patiently(lambda: launcher.terminate(second, grace_s=20.0))
+    await until(launcher, second, ProcessState.EXITED)
+    await patiently(lambda: launcher.launch(ProcessSpec(newer)))
+    await until(launcher, newer, ProcessState.RUNNING)
+    await patiently(lambda: launcher.terminate_job(JOB, grace_s=20.0))
+    async with asyncio.timeout(60):
+        while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", EACH)
+async def test_a_job_s_processes_live_once_and_leave_nothing(directories: AgentDirectories, name: str) -> None:
+    fault = FAULTS[name]
+    with pod_cluster(directories) as cluster:
+        made: list[str] = []
+
+        def note(event) -> None:
+            if event.key[0] == "pods" and event.before is None:
+                made.append(event.key[2])
+
+        cluster.do(lambda: cluster.store.listeners.append(note))
+        async with pod_launcher(cluster, directories) as launcher:
+            await launcher.list()
+            cluster.do(lambda: cluster.api.faults.append(Fault(**vars(fault))))
+            await scenario(launcher)
+        assert sorted(made) == sorted(set(made)) and len(made) == 5
+        assert left(cluster) == []
+
+
+def left(cluster: FakeKubernetes) -> list[tuple[str, str, str]]:
+    """What there still is of the job."""
+    return cluster.do(lambda: [key for key in cluster.store.objects if JOB in key[2]])
+
+
+async def test_watches_that_are_cut_and_versions_that_are_gone(pod_harness: PodHarness) -> None:
+    """Changes of the time between are not missed, and the lists are few."""
+    harness, cluster = pod_harness, pod_harness.cluster
+    await harness.launcher.launch(harness.spec(process(Role.WORKER)))
+    await harness.ready(process(Role.WORKER))
+    before = cluster.do(lambda: cluster.api.requests.count(("list", "pods")))
+    for round_ in range(3):
+        cluster.do(lambda: (cluster.store.forget(), cluster.api.cut_watches()))
+        await harness.launcher.launch(harness.spec(process(Role.PS, round_), "exit:3"))
+        await until(harness.launcher, process(Role.PS, round_), ProcessState.EXITED)
+    assert cluster.do(lambda: cluster.api.requests.count(("list", "pods"))) - before <= 6
+
+
+async def test_a_launcher_that_begins_anew_finds_everything(directories: AgentDirectories) -> None:
+    """Ended, running and gated processes; the gate is opened though another launcher closed it."""
+    with pod_cluster(directories) as cluster:
+        async with pod_launcher(cluster, directories) as first:
+            await first.launch(ProcessSpec(process(Role.WORKER), {"STUB": "exit:3"}))
+            await until(first, process(Role.WORKER), ProcessState.EXITED)
+            await first.launch(ProcessSpec(process(Role.PS), {"STUB": "stubborn"}))
+            await until(first, process(Role.PS), ProcessState.RUNNING)
+            await first.launch(ProcessSpec(process(Role.PS, 0, 2)))
+        async with pod_launcher(cluster, directories) as second:
+            await until(second, process(Role.PS, 0, 2), ProcessState.RUNNING)
+            found = {status.id: (status.state, status.exit_code) for status in await second.list(JOB)}
+            assert found[process(Role.WORKER)] == (ProcessState.EXITED, 3)
+            assert found[process(Role.PS)][0] is ProcessState.EXITED
+            await second.launch(ProcessSpec(process(Role.WORKER)))
+            assert len(await second.list(JOB)) == 3, "an id is launched once"
+
+
+async def test_who_deletes_the_anchor_deletes_the_job(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    for role in (Role.MASTER, Role.WORKER):
+        await launcher.launch(pod_harness.spec(process(role)))
+        await pod_harness.ready(process(role))
+    cluster.do(lambda: cluster.store.delete(KINDS["configmaps"], "default", f"job-{JOB}"))
+    for role in (Role.MASTER, Role.WORKER):
+        assert (await until(launcher, process(role), ProcessState.EXITED)).reason == "terminated"
+    async with asyncio.timeout(30):
+        while left(cluster):  # noqa: ASYNC110 - another thread's
+            await asyncio.sleep(0.02)
+
+
+async def test_a_quota_without_room_is_waited_for(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
+    cluster.do(lambda: cluster.store.create(KINDS["resourcequotas"], "default", quota))
+    for index in range(2):
+        await launcher.launch(pod_harness.spec(process(Role.PS, index)))
+    await pod_harness.ready(process(Role.PS, 0))
+    assert [status.state for status in await launcher.list(JOB)] == [ProcessState.RUNNING, ProcessState.PENDING]
+    log = b"".join([piece async for piece in launcher.logs(JOB, Role.PS, 1, tail=None, follow=False)])
+    assert b"exceeded quota" in log
+    await launcher.terminate(process(Role.PS, 0), grace_s=20.0)
+    await pod_harness.ready(process(Role.PS, 1))
+
+
+async def test_an_image_that_cannot_be_pulled_is_told(directories: AgentDirectories) -> None:
+    with pod_cluster(directories) as cluster:
+        async with pod_launcher(cluster, directories, image="nowhere.invalid/none:1") as launcher:
+            await launcher.launch(ProcessSpec(process(Role.WORKER)))
+            status = await until(launcher, process(Role.WORKER), ProcessState.EXITED)
+            log = b"".join([piece async for piece in launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=True)])
+    assert (status.reason, status.exit_code) == ("cannot_start", 127)
+    assert b"the image nowhere.invalid/none:1 cannot be pulled" in log
+
+
+async def test_variables_that_no_pod_can_have_are_refused(pod_harness: PodHarness) -> None:
+    with pytest.raises(InvalidInputError, match="environment variable"):
+        await pod_harness.launcher.launch(ProcessSpec(process(Role.WORKER), {"A B": "c"}))
+    with pytest.raises(InvalidInputError, match="whole ones"):
+        await pod_harness.launcher.launch(ProcessSpec(process(Role.WORKER), device_share=50))
+    assert await pod_harness.launcher.list() == []
