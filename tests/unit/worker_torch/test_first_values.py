@@ -15,6 +15,7 @@ from torch import nn
 from elasticdl.torch import Embedding
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
+from elasticdl_worker.trainers.torch.model.first_values import draw_alike
 from elasticdl_worker.user_code import ModelModule
 
 pytestmark = pytest.mark.unit
@@ -204,3 +205,32 @@ def test_a_padding_row_that_is_zero_in_pytorch_is_not_warned_of(
     with structlog.testing.capture_logs() as logs:
         assert built(change, padding_idx=2).tables
     assert [one["event"] for one in logs] == ["the padding row of a large embedding reads as zeros"] * warned
+
+
+@pytest.mark.parametrize("begin", ["as it is", "uniform_", "kaiming_normal_", "trunc_normal_", "zeros_"])
+def test_what_is_made_after_a_table_begins_as_after_an_embedding(begin: str) -> None:
+    """A table drew no numbers, so that all later layers began otherwise than by AllReduce or in plain PyTorch."""
+
+    def make() -> nn.Module:
+        net = nn.Module()
+        net.rows = nn.Embedding(ROWS, DIM, padding_idx=3)
+        RULES[begin][0](net)
+        net.bags, net.later = nn.EmbeddingBag(17, 3), nn.Linear(5, 2)
+        return net
+
+    torch.manual_seed(3)
+    plain = make().later.weight
+    for threshold in (0, 1 << 40):
+        model = build_model(ModelModule(Path("m.py"), (), make), None, TorchBuildOptions(threshold, seed=3))
+        assert bool(model.tables) == (not threshold)
+        assert torch.equal(model.net.get_submodule("later").weight, plain), threshold
+
+
+@pytest.mark.parametrize("name", ["normal_", "uniform_", "zero_"])
+def test_as_many_numbers_are_drawn_as_for_a_tensor_of_any_size(name: str) -> None:
+    for count in (1, 15, 16, 33, (1 << 20) + 3, (2 << 20) + 5, (3 << 20) - 1):
+        generator, other = torch.Generator().manual_seed(7), torch.Generator().manual_seed(7)
+        options = {} if name == "zero_" else {"generator": generator}
+        getattr(torch.empty(count), name)(**options)
+        draw_alike(name, count, other)
+        assert torch.equal(generator.get_state(), other.get_state()), count

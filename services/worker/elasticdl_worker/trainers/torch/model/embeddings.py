@@ -29,7 +29,7 @@ from elasticdl.torch.lookup import FoundRows, find_rows, take_rows
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model import InitializerSpec, TableSpec
 from elasticdl_runtime.initializers import first_rows
-from elasticdl_worker.trainers.torch.model.first_values import FirstValues, FirstValuesRecorder
+from elasticdl_worker.trainers.torch.model.first_values import FirstValues, FirstValuesRecorder, draw_alike
 
 _log = structlog.get_logger(__name__)
 _FLOAT_BYTES = 4
@@ -228,6 +228,8 @@ def _all_ids(count: int) -> Any:
     return torch.arange(count).numpy()
 
 
+_MOST_AT_ONCE = 1 << 26
+"""Numbers that are made for no other purpose than to draw as many."""
 _GIVEN = ("device", "dtype", "_weight", "max_norm")
 _registry: ContextVar[TorchTableRegistry | None] = ContextVar("elasticdl_torch_registry", default=None)
 
@@ -247,6 +249,8 @@ def _wrap(kind: Any, look_up: Callable[..., torch.Tensor]) -> None:
         registry.watch(self)
         if type(self).reset_parameters is not original_reset:
             self.reset_parameters()  # of a class of the user's: noted this time
+        else:
+            draw_alike("normal_", num_embeddings * embedding_dim)
 
     @functools.wraps(original_forward)
     def forward(self: Any, input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
@@ -276,6 +280,8 @@ def _note_instead(name: str) -> None:
         if notes is None:
             return original(tensor, *args, **options)
         notes.note(name, args, options, tensor)
+        if name == "trunc_normal_" and tensor.numel() <= _MOST_AT_ONCE:
+            original(torch.empty(tensor.shape), *args, **options)  # which draws again what falls outside
         return tensor
 
     setattr(nn.init, name, initialise)

@@ -167,6 +167,28 @@ _ACTIONS: Mapping[str, Callable[..., None]] = {
 }
 
 
+_AT_ONCE = 1 << 20
+_MOST_DRAWN = 1 << 30
+"""Numbers of a table that no process could hold: what is made after it begins by itself."""
+
+
+def draw_alike(name: str, count: int, generator: torch.Generator | None = None) -> None:
+    """Takes as many random numbers as filling a tensor would: what is made after it begins as if it had been filled.
+
+    Args:
+        name: of the operation; those that draw nothing take nothing.
+        count: elements of the tensor.
+        generator: that it draws from; None for PyTorch's own.
+    """
+    if name not in ("normal_", "uniform_") or count > _MOST_DRAWN:
+        return
+    while count:
+        # The last part is of no few elements, which PyTorch draws in another way.
+        part = _AT_ONCE if count >= 2 * _AT_ONCE else count
+        getattr(torch.empty(part, device="cpu"), name)(generator=generator)
+        count -= part
+
+
 def _is_zero(name: str, arguments: tuple[Any, ...]) -> bool:
     value = arguments[0] if arguments else 0
     if isinstance(value, torch.Tensor):
@@ -202,6 +224,7 @@ class FirstValuesRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  
                     continue
                 if written and number == 0 and isinstance(given, torch.Tensor):
                     notes.note(func.overloadpacket.__name__, args[1:], options, given)
+                    draw_alike(func.overloadpacket.__name__, given.numel(), options.get("generator"))
                 elif written or not (func.is_view or _makes_another(func.overloadpacket.__name__)):
                     notes.note_use(func.overloadpacket.__name__)
         return func(*args, **options)
