@@ -15,6 +15,7 @@ import tensorflow as tf
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.local import main, run_local
 from elasticdl_worker.trainers.export_request import locate_checkpoint
+from elasticdl_worker.trainers.tensorflow.export.model_files import signature_of
 from elasticdl_worker.trainers.tensorflow.model.layer_prints import print_layer_outputs
 from tests.unit.worker.conftest import ZOO
 
@@ -211,3 +212,60 @@ def test_a_damaged_manifest_is_named_by_a_local_run(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         locate_checkpoint(tmp_path)
+
+
+ODD = """
+import elasticdl.layers
+import keras
+import tensorflow as tf
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.words = keras.layers.Embedding(1000, 2)
+        self.open = elasticdl.layers.Embedding(2, combiner="sum")
+        self.out = keras.layers.Dense(1)
+
+    def call(self, features, training=False):
+        looked = tf.reduce_sum(self.words(features["dense"]), 1)
+        for name in features:
+            if name != "dense":
+                looked += self.open(features[name])
+        return self.out(looked)
+
+def custom_model():
+    return Net()
+
+def loss(labels, predictions):
+    return tf.reduce_mean((labels - predictions[:, 0]) ** 2)
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+def feed(dataset, mode, metadata):
+    def split(row):
+        ids = tf.strings.to_number(row, tf.int64)
+        return {"dense": ids[1:], "ids": tf.sparse.from_dense(ids[1:])}, tf.cast(ids[0], tf.float32)
+    return dataset.map(split)
+"""
+
+
+def test_a_model_of_sparse_features_is_exported(make_spec: Any, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    spec = make_spec(model_zoo=str(tmp_path), model_def="odd.custom_model", max_steps=2, export_formats="saved_model")
+    run(spec, tmp_path / "out")
+    ids = tf.constant([[1, 2, 3], [0, 5, 7]], tf.int64)
+    loaded = tf.saved_model.load(str(tmp_path / "out" / "saved_model"))
+    served = loaded.serve({"dense": ids, "ids": tf.sparse.from_dense(ids)})
+    assert served.shape == (2, 1)
+    assert np.isfinite(served.numpy()).all()
+
+
+def test_a_signature_has_words_for_names_that_are_none(tmp_path: Path) -> None:
+    spec = {"capital-gain": tf.TensorSpec([None], tf.float32), "1st": tf.TensorSpec([None], tf.float32)}
+    holder = tf.Module()
+    signature = signature_of(lambda given: given["capital-gain"] - given["1st"], spec)
+    tf.saved_model.save(holder, str(tmp_path), signatures=signature)
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    found = served(capital_gain=tf.constant([5.0]), feature_1st=tf.constant([2.0]))
+    assert found["output_0"].numpy().tolist() == [3.0]

@@ -8,6 +8,7 @@ cannot hold one, so it is left out for such models, and ``README.json`` says so.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,11 +139,14 @@ def _saved_model(
         return _call(model, features, tables)
 
     spec = model.features_spec
-    if is_legacy():
+    dense = all(isinstance(one, tf.TensorSpec) for one in tf.nest.flatten(spec))
+    if is_legacy() or not dense:
         holder = tf.Module()
         holder.model, holder.tables = model.keras_model, list(tables.values())
         holder.serve = tf.function(serve, input_signature=[spec], autograph=False)
-        tf.saved_model.save(holder, str(path), signatures={"serving_default": _signature(serve, spec)})
+        # A signature takes tensors alone, and an ExportArchive makes one of each endpoint.
+        signatures = {"serving_default": signature_of(serve, spec)} if dense else {}
+        tf.saved_model.save(holder, str(path), signatures=signatures)
         return
     archive = keras.export.ExportArchive()
     archive.track(model.keras_model)
@@ -153,16 +157,20 @@ def _saved_model(
     archive.write_out(str(path), verbose=False)
 
 
-def _signature(serve: Callable[[Features], Predictions], spec: NestedSpec) -> object:
-    """A signature whose arguments are the named features."""
+def signature_of(serve: Callable[[Features], Predictions], spec: NestedSpec) -> object:
+    """A signature whose arguments are the named features: ``capital_gain`` is that of ``capital-gain``."""
     if not isinstance(spec, Mapping):
         return tf.function(serve, input_signature=[spec], autograph=False)
+    words = {re.sub(r"\W", "_", re.sub(r"^(?=\d)", "feature_", str(name))): name for name in spec}
+    if len(words) < len(spec):  # of `a-b` and `a_b`
+        words = {f"feature_{place}": name for place, name in enumerate(spec)}
 
     def by_name(**features: Features) -> Mapping[str, object]:
-        outputs = serve(features)
+        outputs = serve({words[word]: value for word, value in features.items()})
         return outputs if isinstance(outputs, dict) else {"output_0": outputs}
 
-    return tf.function(by_name, autograph=False).get_concrete_function(**spec)
+    named = {word: spec[name] for word, name in words.items()}
+    return tf.function(by_name, autograph=False).get_concrete_function(**named)
 
 
 def _call(model: PreparedModel, features: Features, tables: Mapping[str, _OpenTable]) -> Predictions:
