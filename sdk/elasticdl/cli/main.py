@@ -18,6 +18,7 @@ from elasticdl.cli import (
     reserve,
     scheduler,
     simulate,
+    sql,
     tensorboard,
     tokens,
     zoo,
@@ -62,6 +63,7 @@ def build_app() -> typer.Typer:
         },
     )
     job_commands.register(app)
+    sql.register(app)
     app.add_typer(jobs.app, name="jobs", rich_help_panel="Jobs")
     for entry in own_distribution().entry_points.select(group=_COMMANDS):
         entry.load()(app)

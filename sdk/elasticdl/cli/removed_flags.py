@@ -47,9 +47,10 @@ _CURVES = RemovedFlag(
 )
 
 REMOVED: Mapping[str, RemovedFlag] = {
-    r"image_name|image_base|\w+_image|extra_pypi_index|image_pull_(policy|secrets)|docker_\w+|dockerfile\w*": _IMAGES,
+    r"image_name|image_base|\w+_image|extra_pypi_index|image_pull_policy|image_pull_secrets|docker_\w+"
+    r"|dockerfile\w*": _IMAGES,
     r"namespace|cluster_spec|cluster_spec_json|yaml|force_use_kube_config_file|populate_env_names|service_account\w*"
-    r"|need_elasticdl_job_service|need_(task|pod)_manager|need_tf_config": _KUBERNETES,
+    r"|need_elasticdl_job_service|need_task_manager|need_pod_manager|need_tf_config": _KUBERNETES,
     r"volumes?": RemovedFlag(
         "mounts belong to the cluster, not to a job",
         "leave it out, and give paths or URLs (s3://, gs://, ...) that the cluster's workers can read",

@@ -33,6 +33,7 @@ OPTIONAL = {
         "tensorflow",
         "torch",
         "odps",
+        "sqlglot",
         "sklearn",
     },  # where the user's own model needs them, and for two data sets of examples
 }

@@ -62,6 +62,7 @@ NOT_IN_THE_PAGE = {
     "down": _HERE,
     "doctor": _HERE,
     "simulate": _HERE,
+    "sql": "the rows are read by this machine; the page has no form for statements yet",
     "tensorboard": "it starts TensorBoard on this machine; the page has the same curves",
     "context list": _HERE,
     "context add": _HERE,

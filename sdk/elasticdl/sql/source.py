@@ -1,0 +1,210 @@
+"""The rows of a SELECT: checked, read only where the data are, and kept as files whose names say what is in them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elasticdl_core.errors import DataError, InvalidInputError
+from elasticdl_runtime import durable
+from elasticdl_runtime.home import expand_home
+
+_DIALECT = "sqlite"
+_PREFIX = "sqlite:///"
+_MOST_VALUES = 10_000
+_PORTION = 1_000
+
+
+@dataclass
+class Column:
+    """What is known of a column of a snapshot.
+
+    Attributes:
+        name: its name.
+        numeric: whether all values are numbers.
+        nulls: how many values are missing.
+        count: how many there are.
+        total: the sum of numbers.
+        squares: the sum of their squares.
+        values: distinct values, no more than 10,001.
+    """
+
+    name: str
+    numeric: bool = True
+    nulls: int = 0
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    values: set[Any] = field(default_factory=set)
+
+    def add(self, value: Any) -> None:
+        """Counts a value."""
+        if value is None:
+            self.nulls += 1
+            return
+        self.count += 1
+        if len(self.values) <= _MOST_VALUES:
+            self.values.add(value)
+        if isinstance(value, int | float) and math.isfinite(value):
+            self.total += value
+            self.squares += float(value) ** 2
+        else:
+            self.numeric = False
+
+    @property
+    def mean(self) -> float:
+        """The mean of the numbers."""
+        return self.total / max(1, self.count)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the numbers; 1 if they are all alike."""
+        variance = self.squares / max(1, self.count) - self.mean**2
+        return math.sqrt(variance) if variance > 1e-12 * max(1.0, self.mean**2) else 1.0
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The distinct values as text, in order."""
+        return sorted(str(one) for one in self.values)
+
+    @property
+    def known_whole(self) -> bool:
+        """Whether all distinct values are in ``values``."""
+        return len(self.values) <= _MOST_VALUES
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The rows of a SELECT.
+
+    Attributes:
+        path: the CSV file, without a header; its name is the digest of its bytes.
+        columns: by name, in the order of the file.
+        rows: how many.
+    """
+
+    path: Path
+    columns: dict[str, Column]
+    rows: int
+
+
+def check_select(select: str) -> None:
+    """Checks that a SELECT is one statement that reads.
+
+    Raises:
+        InvalidInputError: it does not parse, or it would write.
+    """
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        parsed = [one for one in sqlglot.parse(select, read=_DIALECT) if one is not None]
+    except SqlglotError as error:
+        told = getattr(error, "errors", None) or [{}]
+        place = f"line {told[0].get('line', 1)}, column {told[0].get('col', 1)}: "
+        what = told[0].get("description") or str(error)
+        raise InvalidInputError(f"{place}the SELECT does not parse: {what}", fix="correct the SELECT") from None
+    if len(parsed) != 1:
+        raise InvalidInputError(f"there are {len(parsed)} statements where one SELECT is meant", fix="give one")
+    writes = (exp.Insert, exp.Update, exp.Delete, exp.Create, exp.Drop, exp.Command, exp.Into, exp.Lock)
+    if not isinstance(parsed[0], exp.Query) or parsed[0].find(*writes) is not None:
+        raise InvalidInputError("the SELECT would change something", fix="write a SELECT that only reads")
+
+
+def take_snapshot(
+    url: str, select: str, folder: Path, *, order: Sequence[str] = (), timeout_s: float = 300.0
+) -> Snapshot:
+    """Writes the rows of a SELECT to a file.
+
+    Args:
+        url: ``sqlite:///FILE``.
+        select: the SELECT.
+        folder: where the file goes.
+        order: the columns that are needed, in the order that they are to have; all, as they come, if empty.
+        timeout_s: how long the database may take.
+
+    Raises:
+        InvalidInputError: the SELECT cannot be run, or lacks a column.
+        DataError: there are no rows.
+    """
+    check_select(select)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".partial-{os.getpid()}.csv"
+    with closing(_connect(url)) as connection, partial.open("w", newline="", encoding="utf-8") as file:
+        until = time.monotonic() + timeout_s
+        connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+        try:
+            cursor = connection.execute(select)
+            names = [one[0] for one in cursor.description]
+            wanted = list(order or names)
+            _check_names(names, wanted)
+            places = [names.index(name) for name in wanted]
+            columns = {name: Column(name) for name in wanted}
+            writer, rows = csv.writer(file, lineterminator="\n"), 0
+            for row in _rows(cursor):
+                chosen = [row[place] for place in places]
+                for column, value in zip(columns.values(), chosen, strict=True):
+                    column.add(value)
+                writer.writerow(["" if value is None else value for value in chosen])
+                rows += 1
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            if time.monotonic() > until:
+                raise InvalidInputError(f"the SELECT took over {timeout_s:g} s", fix="select fewer rows") from None
+            raise InvalidInputError(f"the database refuses the SELECT: {error}", fix="correct the SELECT") from None
+    if not rows:
+        raise DataError("the SELECT has no rows", fix="check its WHERE")
+    return Snapshot(_named_by_digest(partial), columns, rows)
+
+
+def reorder(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
+    """The same rows with some of the columns, in an order; the file before goes."""
+    places = [list(snapshot.columns).index(name) for name in order]
+    partial = snapshot.path.with_name(f".partial-{os.getpid()}.csv")
+    with (
+        snapshot.path.open(newline="", encoding="utf-8") as old,
+        partial.open("w", newline="", encoding="utf-8") as new,
+    ):
+        csv.writer(new, lineterminator="\n").writerows([row[place] for place in places] for row in csv.reader(old))
+    snapshot.path.unlink()
+    return Snapshot(_named_by_digest(partial), {name: snapshot.columns[name] for name in order}, snapshot.rows)
+
+
+def _named_by_digest(partial: Path) -> Path:
+    with partial.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    path = partial.with_name(f"{digest[:32]}.csv")
+    durable.place(partial, path)
+    return path
+
+
+def _check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(f"the SELECT has two columns {twice[0]!r}", fix="name one of them with AS")
+    lacking = [name for name in wanted if name not in names]
+    if lacking:
+        raise InvalidInputError(f"the SELECT lacks the columns {', '.join(lacking)}", fix="select them")
+
+
+def _connect(url: str) -> sqlite3.Connection:
+    if not url.startswith(_PREFIX):
+        raise InvalidInputError(f"the source {url!r} is not known", fix="give sqlite:///FILE")
+    path = expand_home(url.removeprefix(_PREFIX)).absolute()
+    if not path.is_file():
+        raise InvalidInputError(f"there is no database {path}", fix="check the path behind sqlite:///")
+    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+
+
+def _rows(cursor: sqlite3.Cursor) -> Iterator[Sequence[Any]]:
+    while portion := cursor.fetchmany(_PORTION):
+        yield from portion
