@@ -12,7 +12,7 @@ from typing import Any
 from elasticdl.sql.grammar import Statement
 from elasticdl.sql.lexing import refusal, suggest
 from elasticdl.sql.modules import MODELS, write_module
-from elasticdl.sql.source import Snapshot, reorder, take_snapshot
+from elasticdl.sql.source import SelectedRows, reorder, take_snapshot
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobType, resolve_aliases
 from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR
@@ -41,7 +41,7 @@ _NOT_GIVEN = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class StatementPlan:
     """What a statement becomes.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plan:
     module: str
     folder: Path
     columns: list[str]
-    snapshot: Snapshot
+    snapshot: SelectedRows
 
     def keep(self, statement: Statement) -> None:
         """Writes the module, and what made it, into the model's folder."""
@@ -67,7 +67,7 @@ class Plan:
             durable.write(self.folder / PLAN, json.dumps(kept, indent=2) + "\n")
 
 
-def compile_statement(statement: Statement, source: str, models: Path) -> Plan:
+def compile_statement(statement: Statement, source: str, models: Path) -> StatementPlan:
     """Reads the rows of a statement and plans its job.
 
     Args:
@@ -101,7 +101,7 @@ def compile_statement(statement: Statement, source: str, models: Path) -> Plan:
             "output": output,
             "output_format": "csv",
         }
-    return Plan(spec, "", folder, order, snapshot)
+    return StatementPlan(spec, "", folder, order, snapshot)
 
 
 def kept_plan(models: Path, name: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def kept_plan(models: Path, name: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _training(statement: Statement, source: str, models: Path) -> Plan:
+def _training(statement: Statement, source: str, models: Path) -> StatementPlan:
     if statement.subject not in MODELS:
         raise refusal(statement.text, statement.offset, f"there is no model {statement.subject}",
                       suggest(statement.subject, list(MODELS)))  # fmt: skip
@@ -139,7 +139,7 @@ def _training(statement: Statement, source: str, models: Path) -> Plan:
         "output": str(folder / "export"),
         **fields,
     }
-    return Plan(spec, module, folder, columns, snapshot)
+    return StatementPlan(spec, module, folder, columns, snapshot)
 
 
 def _common(folder: Path, name: str) -> dict[str, Any]:

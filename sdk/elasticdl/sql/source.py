@@ -83,7 +83,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SelectedRows:
     """The rows of a SELECT.
 
     Attributes:
@@ -123,7 +123,7 @@ def check_select(select: str) -> None:
 
 def take_snapshot(
     url: str, select: str, folder: Path, *, order: Sequence[str] = (), timeout_s: float = 300.0
-) -> Snapshot:
+) -> SelectedRows:
     """Writes the rows of a SELECT to a file.
 
     Args:
@@ -163,10 +163,10 @@ def take_snapshot(
             raise InvalidInputError(f"the database refuses the SELECT: {error}", fix="correct the SELECT") from None
     if not rows:
         raise DataError("the SELECT has no rows", fix="check its WHERE")
-    return Snapshot(_named_by_digest(partial), columns, rows)
+    return SelectedRows(_named_by_digest(partial), columns, rows)
 
 
-def reorder(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
+def reorder(snapshot: SelectedRows, order: Sequence[str]) -> SelectedRows:
     """The same rows with some of the columns, in an order; the file before goes."""
     places = [list(snapshot.columns).index(name) for name in order]
     partial = snapshot.path.with_name(f".partial-{os.getpid()}.csv")
@@ -176,7 +176,7 @@ def reorder(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
     ):
         csv.writer(new, lineterminator="\n").writerows([row[place] for place in places] for row in csv.reader(old))
     snapshot.path.unlink()
-    return Snapshot(_named_by_digest(partial), {name: snapshot.columns[name] for name in order}, snapshot.rows)
+    return SelectedRows(_named_by_digest(partial), {name: snapshot.columns[name] for name in order}, snapshot.rows)
 
 
 def _named_by_digest(partial: Path) -> Path:
