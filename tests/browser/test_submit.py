@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +21,24 @@ from tests.integration.api.conftest import MODULE
 
 pytestmark = pytest.mark.browser
 Client = Callable[[RecordedCluster], httpx.Client]
+
+
+def test_changes_wait_for_the_proof_that_the_session_brings(
+    visit: Callable[..., Visit], fresh: RecordedCluster
+) -> None:
+    page = visit(fresh, path="/#/submit").page
+    held: list[Any] = []
+    asked: list[str] = []
+    page.route("**/v1/session", lambda route: held.append(route))
+    page.on("request", lambda request: asked.append(request.url) if "/what-if" in request.url else None)
+    page.clock.install()
+    page.reload()
+    expect(page.get_by_role("button", name="Submit")).to_be_visible()
+    page.clock.run_for(2000)
+    assert held and not asked
+    with page.expect_request("**/what-if") as found:
+        held[0].continue_()
+    assert found.value.headers["x-csrf-token"]
 
 
 def test_every_field_of_the_schema_is_in_the_form(visit: Callable[..., Visit], fresh: RecordedCluster) -> None:

@@ -40,6 +40,7 @@ def test_losses_and_evaluations_are_those_of_the_api(
     page.get_by_role("table", name="Evaluations").locator("tbody tr").first.wait_for()
     newest = list(reversed(told["evaluations"]))
     assert column(page, "Evaluations", 1) == written(page, "count", [one["model_version"] for one in newest])[:200]
+    assert column(page, "Evaluations", 2) == written(page, "count", [one["training_epoch"] for one in newest])[:200]
     for value in written(page, "measure", newest[0]["metrics"].values()):
         expect(page.get_by_role("table", name="Evaluations").locator("tbody tr").first).to_contain_text(value)
     page.goto(f"/#/jobs/{STORY}?by=version")

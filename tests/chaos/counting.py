@@ -31,7 +31,7 @@ LEASES = 2
 """Tasks that a worker may hold: the one that it trains on and the one that it reads."""
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 300.0) -> Any:
     """Waits until something is true, and returns it."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -73,7 +73,7 @@ def stop_for(job: CountingJob, name: str, seconds: float) -> Victim:
     return victim
 
 
-def replaced(job: CountingJob, victim: Victim, timeout_s: float = 120.0) -> Victim:
+def replaced(job: CountingJob, victim: Victim, timeout_s: float = 300.0) -> Victim:
     """Waits until somebody took the victim's place."""
 
     def next_one() -> Victim | None:

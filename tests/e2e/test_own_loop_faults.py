@@ -206,7 +206,7 @@ def _check_same(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=0, msg=name)
 
 
-def _until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+def _until(condition: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what

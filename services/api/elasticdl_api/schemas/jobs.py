@@ -52,7 +52,7 @@ class EvaluationResponse(BaseModel):
 
     number: int
     model_version: int
-    training_epoch: int
+    training_epoch: int = Field(description="Epochs that were complete when it began.")
     metrics: dict[str, Any] = Field(examples=[{"accuracy": 0.97}])
     at: Moment
 

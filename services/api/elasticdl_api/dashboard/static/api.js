@@ -24,7 +24,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Says which CSRF token changes carry; the session gives it. */
+/** Says which CSRF token changes carry: the session's, or a promise of it, for which changes wait. */
 export function setCsrfToken(token) {
   csrfToken = token;
 }
@@ -56,7 +56,8 @@ export function url(path, query = {}) {
  */
 export async function request(method, address, { body, headers = {}, signal, raw = false } = {}) {
   const sent = { Accept: "application/json", ...headers };
-  if (!READING.has(method) && csrfToken) sent["X-CSRF-Token"] = csrfToken;
+  const proof = READING.has(method) ? "" : await csrfToken;
+  if (proof) sent["X-CSRF-Token"] = proof;
   const binary = body instanceof Blob || body instanceof ArrayBuffer || body instanceof Uint8Array;
   if (body !== undefined && !binary && !("Content-Type" in sent)) sent["Content-Type"] = "application/json";
   let response;

@@ -28,8 +28,12 @@ export async function resume() {
       await finishProvider(returned);
       return;
     }
-    if (sent) session.set((now) => ({ ...now, phase: "in" }));
-    begin(await get("/session"));
+    const answer = get("/session");
+    if (sent) {
+      setCsrfToken(answer.then((one) => one.csrf_token, () => ""));
+      session.set((now) => ({ ...now, phase: "in" }));
+    }
+    begin(await answer);
   } catch (error) {
       const quiet = !sentBack && (error.status === 401 || error.status === 404);
     session.set((now) => ({ ...now, phase: "out", message: quiet ? "" : `${error.message} ${error.fix || ""}` }));

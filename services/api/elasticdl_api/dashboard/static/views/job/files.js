@@ -61,7 +61,7 @@ export function Files({ job }) {
   const metrics = [...new Set(job.evaluations.flatMap((one) => Object.keys(one.metrics)))].sort();
   const evaluationColumns = [
     { key: "version", label: "Version", number: true, cell: (one) => count(one.model_version) },
-    { key: "epoch", label: "Epoch", number: true, cell: (one) => count(one.training_epoch + 1) },
+    { key: "epoch", label: "Epochs done", number: true, cell: (one) => count(one.training_epoch) },
     ...metrics.map((name) => ({ key: `m.${name}`, label: name, number: true, cell: (one) => measure(one.metrics[name]) })),
     { key: "at", label: "When", number: true, cell: (one) => html`<${Ago} at=${one.at} />` },
   ];
