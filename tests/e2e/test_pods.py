@@ -59,6 +59,7 @@ def left_of(pods: PodCluster, job_id: str) -> list[str]:
     return pods.kubernetes.do(lambda: ["/".join(key) for key in store.objects if job_id in key[2]])
 
 
+@pytest.mark.slow
 def test_digits_are_exact_though_a_pod_of_each_role_is_killed(pods: PodCluster, digits: Path) -> None:
     """And when the job has ended nothing is left of it."""
     job_id = submit(pods, "roles", digits, 2, "--num_epochs", "40", "--num_ps_pods", "2")
@@ -75,7 +76,7 @@ def test_digits_are_exact_though_a_pod_of_each_role_is_killed(pods: PodCluster, 
         )
     pods.delete(pods.pods(job_id, "worker")[-1], grace_s=30)
     check_exact(pods, pods.wait(job_id))
-    pods.until(lambda: not left_of(pods, job_id), "nothing is left")
+    pods.until(lambda: not left_of(pods, job_id), "nothing is left", 60)
 
 
 @pytest.mark.slow
@@ -92,3 +93,31 @@ def test_a_group_of_one_three_and_two_is_equal_to_the_last_bit(pods: PodCluster,
     pods.cli("jobs", "scale", job_id, "--max-workers", "2")
     check_exact(pods, pods.wait(job_id))
     equal_parameters(parameters(pods, quiet), parameters(pods, job_id))
+
+
+@pytest.mark.slow
+def test_a_node_with_a_server_and_a_worker_is_lost(digits: Path, pods: PodCluster) -> None:
+    job_id = submit(pods, "node", digits, 2, "--num_epochs", "60", "--num_ps_pods", "2", "--checkpoint_steps", "100")
+    working(pods, job_id, 2)
+    nodes = {pod["spec"]["nodeName"] for pod in pods.pods(job_id, "ps")}
+    nodes &= {pod["spec"]["nodeName"] for pod in pods.pods(job_id, "worker")}
+    assert nodes, pods.picture()
+    pods.kubernetes.kill_node(min(nodes))
+    check_exact(pods, pods.wait(job_id, timeout=600))
+    pods.until(lambda: not left_of(pods, job_id), "nothing is left", 60)
+
+
+@pytest.mark.slow
+def test_the_api_server_is_away(pods: PodCluster, digits: Path) -> None:
+    """Training goes on; what dies meanwhile is launched once when it is back."""
+    job_id = submit(pods, "away", digits, 2, "--num_epochs", "60", "--num_ps_pods", "1")
+    working(pods, job_id, 2)
+    pods.kubernetes.do(lambda: (setattr(pods.kubernetes.api, "away", True), pods.kubernetes.api.cut_watches()))
+    before = pods.job(job_id)["status"]["progress"]["records_done"]
+    pods.kill(pods.pods(job_id, "worker")[0])
+    pods.until(
+        lambda: pods.job(job_id)["status"]["progress"]["records_done"] > before + 2000, "training goes on", 120
+    )
+    pods.kubernetes.do(lambda: setattr(pods.kubernetes.api, "away", False))
+    check_exact(pods, pods.wait(job_id))
+    pods.until(lambda: not left_of(pods, job_id), "nothing is left", 60)

@@ -18,6 +18,7 @@ from tests.fakes.kubernetes.objects import KINDS, Object, Refusal, now
 from tests.fakes.kubernetes.store import Store
 
 PODS = KINDS["pods"]
+_UNSHARE = ("unshare", "-m" if os.geteuid() == 0 else "-Urm")
 _MOUNTS = """set -e
 mount -t tmpfs none /mnt
 mkdir /mnt/.sources
@@ -217,7 +218,8 @@ class Kubelet:
             number = next(n for n, volume in enumerate(volumes) if volume["name"] == mount["name"])
             mode = "ro" if mount.get("readOnly") else "rw"
             mounts.append((str(number), mount.get("subPath", "."), mount["mountPath"], mode))
-        own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+        # They end with the test that made them, however that ends.
+        own = ["setpriv", "--pdeathsig", "KILL", *_UNSHARE]
         argv = [_expanded(word, environment) for word in [*container.get("command", []), *container.get("args", [])]]
         flat = [word for mount in mounts for word in mount]
         place = container.get("workingDir", "/")
@@ -285,7 +287,6 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 def can_run() -> bool:
     """Whether this machine lets us make mount namespaces."""
-    if shutil.which("unshare") is None:
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         return False
-    how = "-m" if os.geteuid() == 0 else "-Urm"
-    return os.system(f"unshare {how} mount -t tmpfs none /mnt 2>/dev/null") == 0
+    return os.system(f"{' '.join(_UNSHARE)} mount -t tmpfs none /mnt 2>/dev/null") == 0
