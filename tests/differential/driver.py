@@ -207,7 +207,8 @@ class Bench:
         """Trains in one process."""
         place = self._place()
         spec = self._spec(row, place, alike=alike, **fields)
-        spec.pop("wire_dtype", None)  # nothing travels, and --local says so
+        for name in ("wire_dtype", "xla"):  # --local refuses them: nothing travels, and its step has one form
+            spec.pop(name, None)
         if halved:
             halve(spec)
         forget(row.name)
