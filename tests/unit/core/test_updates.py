@@ -12,6 +12,7 @@ from elasticdl_core.job.updates import (
     records_per_update,
     updates_per_epoch,
     words_at_submission,
+    words_of_rows,
     words_of_spare,
     words_of_updates,
 )
@@ -64,3 +65,26 @@ def test_more_workers_than_can_compute_are_taken_with_a_word() -> None:
     assert "of at most 3 workers 2 can compute" in said
     assert words_at_submission(given | {"max_workers": 2}, JobSpec.from_mapping(given | {"max_workers": 2})) == []
     assert (words_of_spare(9, 0), words_of_spare(2, 2)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("adam", {"learning_rate": 0.1}, True),
+        ("torch.adam", {}, True),
+        ("rmsprop", {"momentum": 0.0}, True),
+        ("sgd", {"momentum": 0.9}, True),
+        ("torch.adagrad", {"weight_decay": 0.1}, True),
+        ("sgd", {"momentum": 0.0, "nesterov": False}, False),
+        ("torch.sparse_adam", {}, False),
+        ("adagrad", {}, False),
+    ],
+)
+def test_a_job_says_where_rows_move_by_another_rule_than_in_one_process(
+    name: str, params: dict[str, Any], said: bool
+) -> None:
+    tables = [{"name": one, "dim": 4, "input_dim": None} for one in "abcde"]
+    described: Any = {"tables": tables, "optimizer": {"name": name, "params": params}}
+    words = words_of_rows(described)
+    assert words.startswith(f"rows of a, b, c and 2 more: on parameter servers {name} moves") is said
+    assert words_of_rows({**described, "tables": []}) == words_of_rows({**described, "optimizer": None}) == ""

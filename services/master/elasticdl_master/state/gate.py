@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from elasticdl_core.checkpoint_manifest import check_same_layers
 from elasticdl_core.errors import InvalidInputError, UserCodeError
+from elasticdl_core.job import JobType
+from elasticdl_core.job.updates import words_of_rows
 from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_core.training_rules import DeclaredRules, TrainingRules
@@ -63,6 +65,7 @@ class TrainingGate:
                 if first:
                     self._read_rules()
                     self._compare_layers(description)
+                    return self._tell_rows(description)
             case ev.TasksLeased(leases):
                 return self._leased(leases, now)
             case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION_SUMMARY)):
@@ -150,6 +153,12 @@ class TrainingGate:
             self.rules.check()
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
+
+    def _tell_rows(self, description: ModelDescription) -> list[Instruction]:
+        """Says by which rule rows of tables move, where it is not that of one process."""
+        spec = self._job.spec
+        words = "" if spec.by_group or spec.type is not JobType.TRAINING else words_of_rows(description)
+        return [tell("rows", words)] if words else []
 
     def _compare_layers(self, description: ModelDescription) -> None:
         """Ends a job whose checkpoint has other layers under the names of the model's."""

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticdl_core.job.fields import ALL_REDUCE, JobFields, default_of
+from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.shard import Shard
+
+_OF_GRADIENTS_ALONE = ("sgd", "adagrad", "ftrl", "torch.sgd", "torch.adagrad", "torch.sparse_adam")
+"""Optimizers of which, without momentum and weight decay, a row without a gradient stays as it is anywhere."""
 
 
 def records_per_update(spec: JobFields) -> int:
@@ -50,6 +54,25 @@ def words_of_updates(spec: JobFields, updates: int, where: str = "") -> str:
     spare = words_of_spare(spec.max_workers, spec.microbatches_per_step) if spec.by_group else ""
     told = f"{where or spec.distribution_strategy}: {said}, {updates:,} updates an epoch"
     return f"{told}; {spare}" if spare and not where else told
+
+
+def words_of_rows(description: ModelDescription) -> str:
+    """What a job with parameter servers says of the rows that a minibatch does not have; empty where that is alike.
+
+    Args:
+        description: of the model, with its tables.
+    """
+    tables, optimizer = [one["name"] for one in description.get("tables", [])], description.get("optimizer")
+    if not tables or optimizer is None:
+        return ""
+    moves = any(optimizer["params"].get(name) for name in ("momentum", "weight_decay"))
+    if optimizer["name"] in _OF_GRADIENTS_ALONE and not moves:
+        return ""
+    shown = ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
+    return (
+        f"rows of {shown}: on parameter servers {optimizer['name']} moves those of a minibatch alone; in one process "
+        "(Keras, PyTorch, --local) it moves all rows in each update"
+    )
 
 
 def words_of_spare(max_workers: int, parts: int) -> str:
