@@ -6,6 +6,7 @@ Some awaits of each route by commit, all of them in ``./dev slow``.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 from collections import Counter
@@ -290,6 +291,10 @@ class World:
         tasks = [task for task in asyncio.all_tasks() if "asyncpg" not in repr(task)]
         return pool.checkedout(), len(tasks), slots  # type: ignore[attr-defined]
 
+    def holds_no_more(self, before: tuple[int, int, int]) -> bool:
+        """Whether no more is held than before."""
+        return all(now <= then for now, then in zip(self.held(), before, strict=True))
+
 
 def _timeless(row: Mapping[str, Any]) -> Any:
     return {
@@ -316,7 +321,7 @@ async def sweep(world: World, route: str, most: int | None) -> None:
         asked = await world.prepare(route)
         before = world.held()
         assert await cut.run(asked.send(world.api, method), at, moment) is None or not cut.broken
-        await settled(world.held, before, f"{route} cut at {at}")
+        await settled(functools.partial(world.holds_no_more, before), True, f"{route} cut at {at}")
         again = await asked.send(world.api, method)
         world.api.http.cookies.clear()
         found = await world.read(asked.marker)
