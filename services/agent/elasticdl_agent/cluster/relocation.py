@@ -14,16 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Table, bindparam, func, select, update
-from sqlalchemy import Text as SqlText
+import asyncpg
 
 from elasticdl_core.errors import ConflictError
 from elasticdl_runtime import durable
 from elasticdl_runtime.cluster.paths import DataDirectory
-from elasticdl_runtime.database import tables as t
-from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.dump import QUERY_S, connected
 
-_COLUMNS = ((t.jobs, "spec"), (t.checkpoints, "manifest"))
+_COLUMNS = (("jobs", "spec"), ("checkpoints", "manifest"))
 
 
 def former_root(directory: DataDirectory) -> Path | None:
@@ -65,13 +63,7 @@ async def relocate(directory: DataDirectory, database_url: str) -> int:
     changed = 0
     if former is not None:
         move = _mover(str(former), str(directory.root))
-        database = Database(database_url, application="elasticdl up")
-        try:
-            for table, column in _COLUMNS:
-                changed += await _rewrite_rows(database, table, column, str(former), move)
-        finally:
-            await database.close()
-        changed += _rewrite_files(directory, move)
+        changed = await _rewrite_database(database_url, str(former), move) + _rewrite_files(directory, move)
     note_location(directory, directory.root)
     return changed
 
@@ -81,24 +73,25 @@ def note_location(directory: DataDirectory, root: Path) -> None:
     durable.write(directory.location, os.fsencode(root), mode=0o600)
 
 
+async def _rewrite_database(url: str, former: str, move: Callable[[Any], Any]) -> int:
+    async with connected(url) as connection, connection.transaction():
+        return sum([await _rewrite_rows(connection, *one, former, move) for one in _COLUMNS])
+
+
 async def _rewrite_rows(
-    database: Database, table: Table, column: str, former: str, move: Callable[[Any], Any]
+    connection: asyncpg.Connection, table: str, column: str, former: str, move: Callable[[Any], Any]
 ) -> int:
-    keys = list(table.primary_key.columns)
-    content = table.c[column]
+    # The row's place serves as its key: nobody else writes, and a row is updated once.
     needle = json.dumps(former, ensure_ascii=False)[1:-1]
-    async with database.transaction() as connection:
-        found = select(*keys, content).where(func.strpos(content.cast(SqlText), needle) > 0)
-        rows = (await connection.execute(found)).all()
-        values = [
-            {**{f"key_{key.name}": one for key, one in zip(keys, row[:-1], strict=True)}, "moved": move(row[-1])}
-            for row in rows
-            if move(row[-1]) != row[-1]
-        ]
-        if values:
-            mine = (key == bindparam(f"key_{key.name}") for key in keys)
-            await connection.execute(update(table).where(*mine).values({column: bindparam("moved")}), values)
-    return len(values)
+    rows = await connection.fetch(
+        f"SELECT ctid, {column}::text AS content FROM {table} WHERE strpos({column}::text, $1) > 0",
+        needle,
+        timeout=QUERY_S,
+    )
+    texts = [(row["ctid"], json.loads(row["content"])) for row in rows]
+    moved = [(place, json.dumps(move(content))) for place, content in texts if move(content) != content]
+    await connection.executemany(f"UPDATE {table} SET {column} = $2::jsonb WHERE ctid = $1", moved, timeout=QUERY_S)
+    return len(moved)
 
 
 def _rewrite_files(directory: DataDirectory, move: Callable[[Any], Any]) -> int:

@@ -76,7 +76,7 @@ async def dump_rows(url: str, folder: Path) -> DumpedDatabase:
         UnavailableError: the database does not answer.
         ConflictError: it holds no schema of ours.
     """
-    async with _connection(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+    async with connected(url) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         revision = await _revision(connection)
         if not revision:
             raise ConflictError("the database holds no cluster", fix="check --database-url, or the data directory")
@@ -91,7 +91,7 @@ async def dump_rows(url: str, folder: Path) -> DumpedDatabase:
 
 async def read_contents(url: str) -> tuple[str, int]:
     """The revision of a database's schema, empty if it has none, and how many jobs and tokens it holds."""
-    async with _connection(url) as connection:
+    async with connected(url) as connection:
         revision = await _revision(connection)
         if not revision:
             return "", 0
@@ -101,7 +101,7 @@ async def read_contents(url: str) -> tuple[str, int]:
 
 async def empty_schema(url: str) -> None:
     """Removes everything from a database's schema."""
-    async with _connection(url) as connection, connection.transaction():
+    async with connected(url) as connection, connection.transaction():
         schema = await connection.fetchval("SELECT current_schema()", timeout=QUERY_S)
         if not _NAME.fullmatch(schema):
             raise ConflictError(f"the schema {schema!r} has an unusual name", fix="restore into an empty database")
@@ -116,7 +116,7 @@ async def load_rows(url: str, tables: Sequence[DumpedTable], sequences: Mapping[
         UnavailableError: the database does not answer.
         ConflictError: its schema is another one.
     """
-    async with _connection(url) as connection, connection.transaction():
+    async with connected(url) as connection, connection.transaction():
         present = {row["name"]: set(row["columns"]) for row in await connection.fetch(_TABLES, timeout=QUERY_S)}
         for table in tables:
             if not present.get(table.name, set()) >= set(table.columns):
@@ -163,7 +163,12 @@ async def _parents_first(connection: asyncpg.Connection, names: Sequence[str]) -
 
 
 @asynccontextmanager
-async def _connection(url: str) -> AsyncIterator[asyncpg.Connection]:
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """One connection, for as long as the block lasts.
+
+    Raises:
+        UnavailableError: Postgres does not answer, or refuses a statement of the block.
+    """
     try:
         connection = await asyncpg.connect(url, timeout=CONNECT_S)
         try:
