@@ -61,6 +61,6 @@ def test_a_file_of_statements_trains_evaluates_and_predicts_and_goes_on_after_a_
     done = run(tmp_path, TRAIN + PREDICT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("done before: SELECT") == 2
-    files = list((tmp_path / "models" / "rich" / "predictions" / "people.rich").glob("*.csv"))
+    files = list((tmp_path / "models" / "rich" / "predictions" / "people.rich").glob("*/*.csv"))
     assert sum(len(file.read_text().splitlines()) for file in files) >= 7
     assert '"model_def": "model.forward"' in done.stdout

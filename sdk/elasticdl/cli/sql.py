@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,14 +62,20 @@ def sql(
     require("`elasticdl sql`", "sql")
     from elasticdl.sql.grammar import parse_statement, split_statements
 
+    if dry_run and save is not None:
+        raise InvalidInputError("--dry-run writes nothing, and --save does", fix="leave one of them out")
+
     if bool(statement) == (file is not None):
         raise InvalidInputError("give a statement, or --file with some", fix="leave one of them out")
-    if file is None:
-        raise typer.Exit(_run(parse_statement(statement), source, models, local, dry_run, save))
-    if not file.is_file():
+    if file is not None and not file.is_file():
         raise InvalidInputError(f"there is no file {file}", fix="check the path")
-    texts = split_statements(file.read_text(encoding="utf-8"))
+    texts = [statement] if file is None else split_statements(file.read_text(encoding="utf-8"))
     parsed = [parse_statement(text) for text in texts]  # all, before the first runs
+    others = [one.verb for one in parsed if one.verb != "TRAIN"]
+    if save is not None and others:
+        raise InvalidInputError(f"--save keeps models to train, and {others[0]} makes none", fix="use --dry-run")
+    if file is None:
+        raise typer.Exit(_run(parsed[0], source, models, local, dry_run, save))
     done, digest = models / _DONE, source
     for one in parsed:
         digest = hashlib.sha256(f"{digest}\n{one.text}".encode()).hexdigest()
@@ -98,11 +105,13 @@ def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: 
         write_line(json.dumps(kept["spec"], indent=2))
         return EXIT_OK
     refuse_source(source)
-    plan = compile_statement(statement, source, models)
     if dry_run:
+        with tempfile.TemporaryDirectory() as scratch:
+            plan = compile_statement(statement, source, models, scratch=Path(scratch))
         write_line(json.dumps(plan.spec, indent=2))
         write_line(plan.module)
         return EXIT_OK
+    plan = compile_statement(statement, source, models)
     plan.keep(statement)
     if save:
         write_line(str(plan.folder))

@@ -19,7 +19,7 @@ _REFUSED: Mapping[str, str] = {
 _CLAUSES: Mapping[str, tuple[str, ...]] = {
     "TRAIN": ("WITH", "COLUMN", "LABEL", "INTO"),
     "PREDICT": ("WITH", "USING"),
-    "EVALUATE": ("WITH", "LABEL", "INTO"),
+    "EVALUATE": ("WITH", "LABEL"),
 }
 _AFTER_OLD = {*_CLAUSES["TRAIN"], "USING", ".", ";", ""}
 _NO_END = {"SELECT", "FROM", "WHERE", "AND", "OR", "ON", "BY", "AS", ",", "JOIN", "DISTINCT", ".", "(", "=", "<", ">"}
@@ -158,6 +158,9 @@ class _Tail:
         columns: dict[str, tuple[Call, ...]] = {}
         clauses = _CLAUSES[verb]
         while (word := self._word()) and word != ";":
+            if (verb, word) == ("EVALUATE", "INTO"):
+                raise self._refusal("INTO is not done for TO EVALUATE: the database is only read",
+                                    "leave INTO out: the metrics are printed, and kept with the job")  # fmt: skip
             if word not in clauses:
                 raise self._refusal(f"{self._shown()} is no clause of TO {verb}", suggest(word, clauses))
             if word in seen and word != "COLUMN":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,14 @@ from typing import Any
 
 from elasticdl.sql.grammar import Statement
 from elasticdl.sql.lexing import refusal, suggest
-from elasticdl.sql.modules import MODELS, write_module
-from elasticdl.sql.source import SelectedRows, reorder, take_snapshot
+from elasticdl.sql.modules import MODELS, options_of, write_module
+from elasticdl.sql.source import Column, SelectedRows, reorder, take_snapshot
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobType, resolve_aliases
 from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR
 from elasticdl_runtime import durable
 
 MODULE, PLAN = "model.py", "plan.json"
-_OF_MODEL = ("hidden_units", "n_classes", "learning_rate")
 _ALIASES: Mapping[str, str] = {"epoch": "num_epochs", "epochs": "num_epochs", "batch_size": "minibatch_size"}
 _NOT_GIVEN = {
     "name",
@@ -50,6 +50,7 @@ class StatementPlan:
         folder: the model's folder.
         columns: those that the module reads, the label's last.
         snapshot: the rows.
+        classes: the labels that a classifier knows, as text.
     """
 
     spec: dict[str, Any]
@@ -57,29 +58,33 @@ class StatementPlan:
     folder: Path
     columns: list[str]
     snapshot: SelectedRows
+    classes: list[str]
 
     def keep(self, statement: Statement) -> None:
         """Writes the module, and what made it, into the model's folder."""
         if self.module:
             self.folder.mkdir(parents=True, exist_ok=True)
             durable.write(self.folder / MODULE, self.module)
-            kept = {"statement": statement.text, "columns": self.columns, "spec": self.spec}
+            kept = {"statement": statement.text, "columns": self.columns, "classes": self.classes, "spec": self.spec}
             durable.write(self.folder / PLAN, json.dumps(kept, indent=2) + "\n")
 
 
-def compile_statement(statement: Statement, source: str, models: Path) -> StatementPlan:
+def compile_statement(
+    statement: Statement, source: str, models: Path, *, scratch: Path | None = None
+) -> StatementPlan:
     """Reads the rows of a statement and plans its job.
 
     Args:
         statement: to train, evaluate or predict.
         source: where the rows are: ``sqlite:///FILE``.
         models: the folder of the models, one folder each.
+        scratch: where the rows go, if the job is only to be shown; else they go into the model's folder.
 
     Raises:
         InvalidInputError: with the place in the statement and what to write instead.
     """
     if statement.verb == "TRAIN":
-        return _training(statement, source, models)
+        return _training(statement, source, models, scratch)
     name = statement.using or statement.subject
     kept = kept_plan(models, name)
     columns, folder = list(kept["columns"]), models / name
@@ -89,19 +94,35 @@ def compile_statement(statement: Statement, source: str, models: Path) -> Statem
                       f"{name} was trained on the label {columns[-1]}", f"write LABEL {columns[-1]}")  # fmt: skip
     order = columns if evaluates else columns[:-1]
     _, fields = _attributes(statement, JobType.EVALUATION if evaluates else JobType.PREDICTION)
-    snapshot = take_snapshot(source, statement.select, folder / "data", order=order)
+    snapshot = take_snapshot(source, statement.select, scratch or folder / "data", order=order)
+    classes = list(kept["classes"])
+    if evaluates and classes:
+        _check_labels(statement, name, snapshot.columns[columns[-1]], classes)
+    data = str(folder / "data" / snapshot.path.name)
     spec = {**_common(folder, name), **fields, "checkpoint_dir_for_init": kept["spec"]["checkpoint_dir"]}
     if evaluates:
-        spec |= {"type": "evaluation", "validation_data": str(snapshot.path)}
+        spec |= {"type": "evaluation", "validation_data": data}
     else:
-        output = str(folder / "predictions" / statement.subject)
+        asked = json.dumps([data, spec], sort_keys=True)  # of other rows there are others, beside these
+        which = hashlib.sha256(asked.encode()).hexdigest()[:16]
+        output = str(folder / "predictions" / statement.subject / which)
         spec |= {
             "type": "prediction",
-            "prediction_data": str(snapshot.path),
+            "prediction_data": data,
             "output": output,
             "output_format": "csv",
         }
-    return StatementPlan(spec, "", folder, order, snapshot)
+    return StatementPlan(spec, "", folder, order, snapshot, classes)
+
+
+def _check_labels(statement: Statement, name: str, label: Column, classes: list[str]) -> None:
+    """Refuses labels that a classifier does not know, which would be counted as those of its first class."""
+    unknown = sorted({*label.values} - {*classes})
+    if label.nulls or unknown:
+        held = f"{label.nulls} NULLs" if label.nulls else f"{unknown[0]!r}"
+        raise refusal(statement.text, statement.text.upper().rfind("LABEL"),
+                      f"{label.name} holds {held}, which {name} was not trained on",
+                      f"select rows WHERE it is one of {', '.join(classes[:5])}")  # fmt: skip
 
 
 def kept_plan(models: Path, name: str) -> dict[str, Any]:
@@ -120,26 +141,26 @@ def kept_plan(models: Path, name: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _training(statement: Statement, source: str, models: Path) -> StatementPlan:
+def _training(statement: Statement, source: str, models: Path, scratch: Path | None) -> StatementPlan:
     if statement.subject not in MODELS:
         raise refusal(statement.text, statement.offset, f"there is no model {statement.subject}",
                       suggest(statement.subject, list(MODELS)))  # fmt: skip
     options, fields = _attributes(statement, JobType.TRAINING)
     folder = models / statement.into
-    whole = take_snapshot(source, statement.select, folder / "data")
-    module, columns = write_module(statement, whole.columns, options)
+    whole = take_snapshot(source, statement.select, scratch or folder / "data")
+    module, columns, classes = write_module(statement, whole.columns, options)
     snapshot = reorder(whole, columns)
     made = hashlib.sha256(f"{snapshot.path.name}\n{module}".encode()).hexdigest()[
         :16
     ]  # others go on from nothing of it
     spec = {
         **_common(folder, statement.into),
-        "training_data": str(snapshot.path),
+        "training_data": str(folder / "data" / snapshot.path.name),
         "checkpoint_dir": str(folder / "checkpoints" / made),
         "output": str(folder / "export"),
         **fields,
     }
-    return StatementPlan(spec, module, folder, columns, snapshot)
+    return StatementPlan(spec, module, folder, columns, snapshot, classes)
 
 
 def _common(folder: Path, name: str) -> dict[str, Any]:
@@ -156,7 +177,7 @@ def _attributes(statement: Statement, kind: JobType) -> tuple[dict[str, Any], di
     options: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     known = [name for names in FIELD_GROUPS.values() for name in names if name not in NOT_FOR[kind] | _NOT_GIVEN]
-    of_model = _OF_MODEL if kind is JobType.TRAINING else ()
+    of_model = options_of(statement.subject) if kind is JobType.TRAINING else ()
     for name, (value, offset) in statement.attributes.items():
         home, _, last = name.rpartition(".")
         short = _ALIASES.get(last, last)
@@ -179,7 +200,10 @@ def _check_option(statement: Statement, name: str, value: Any, offset: int) -> N
     fits, example = {
         "hidden_units": (isinstance(value, list) and bool(value) and all(map(whole, value)), "[64, 32]"),
         "n_classes": (whole(value) and value > 1, "2"),
-        "learning_rate": (isinstance(value, int | float) and not isinstance(value, bool) and value > 0, "0.001"),
+        "learning_rate": (
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf,
+            "0.001",
+        ),
     }[name]
     if not fits:
         raise refusal(statement.text, offset, f"{value!r} is no {name}", f"write {name} = {example}")

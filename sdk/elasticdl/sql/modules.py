@@ -25,7 +25,18 @@ _NUMBERS = ("NUMERIC", "DENSE")
 _IDS = ("BUCKET", "BUCKETIZE", "CATEGORY_ID", "IDENTITY", "HASH", "CATEGORY_HASH", "VOCABULARIZE", "CROSS", "CONCAT")
 _DENSE = (*_NUMBERS, "EMBEDDING", "INDICATOR")
 FUNCTIONS = (*_DENSE, *_IDS)
+_TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys((*_NUMBERS, "INDICATOR", "VOCABULARIZE"), (1, ())),
+    "EMBEDDING": (2, ()),
+    **dict.fromkeys(("BUCKET", "BUCKETIZE"), (2, ("boundaries", "num_buckets"))),
+    **dict.fromkeys(("CATEGORY_ID", "IDENTITY"), (2, ("num_buckets",))),
+    **dict.fromkeys(("HASH", "CATEGORY_HASH", "CROSS"), (2, ("hash_bucket_size",))),
+    "CONCAT": (1_000, ()),
+}
+"""Of each function how many arguments it takes, and those that may be given by name."""
 _AS_TEXT = "__as_text"
+_EXACT = 1 << 24
+"""Whole numbers up to here are exact as float32, which numbers are read as."""
 _BINS = 1_000
 _LARGEST_VOCABULARY = 10_000
 
@@ -55,6 +66,7 @@ class _Writer:
                 raise self._refusal(call, f"{call.column} are ids", f"write EMBEDDING({call.column}, 8) or INDICATOR")
             numeric = self._column(call).numeric
             return self._number(call) if numeric else self._vectors(call, self.ids(call), 8)
+        self._check_arguments(call)
         if call.name in _NUMBERS:
             return self._number(self._argument(call, 0, Call))
         if call.name == "EMBEDDING":
@@ -80,6 +92,7 @@ class _Writer:
     def _ids(self, call: Call) -> tuple[str, int]:
         if not call.name and call.column in self.groups:
             return self.groups[call.column]
+        self._check_arguments(call)
         if not call.name or call.name == "VOCABULARIZE":
             inner = call if not call.name else self._argument(call, 0, Call)
             column = self._column(inner)
@@ -96,6 +109,8 @@ class _Writer:
             ), count
         if call.name in ("CATEGORY_ID", "IDENTITY"):
             count = self._count(call, "num_buckets", None)
+            if count > _EXACT:
+                raise self._refusal(call, f"{call.name} takes up to {_EXACT} ids: numbers are float32", "write HASH")
             return self._layer("RoundIdentity", str(count), self._input(self._argument(call, 0, Call))), count
         if call.name in ("BUCKET", "BUCKETIZE"):
             return self._buckets(call)
@@ -135,7 +150,7 @@ class _Writer:
                     call, "buckets need boundaries, or their number", "write BUCKET(column, [10, 20])"
                 )
             column = self._column(inner)
-            values = sorted(one for one in column.values if isinstance(one, int | float))
+            values = sorted(one for one in column.values.values() if isinstance(one, int | float))
             if not column.numeric or not values:
                 raise self._refusal(call, f"{column.name} has no numbers", f"write HASH({column.name}, 100)")
             bounds = sorted({values[len(values) * at // count] for at in range(1, count)})
@@ -186,6 +201,13 @@ class _Writer:
             raise self._refusal(call, f"argument {at + 1} of {call.name} is no {what[2:]}", f"give {what}")
         return found
 
+    def _check_arguments(self, call: Call) -> None:
+        """Refuses arguments that nothing would be done with."""
+        most, named = _TAKES.get(call.name, (0, ()))
+        if call.name in _TAKES and (len(call.args) + len(call.options) > most or not {*call.options} <= {*named}):
+            by_name = f", by name only {' or '.join(named)}" if named else ", none by name"
+            raise self._refusal(call, f"{call.name} takes up to {most} arguments{by_name}", "leave the others out")
+
     def _count(self, call: Call, option: str, default: int | None) -> int:
         count = call.args[1] if len(call.args) > 1 else call.options.get(option, default)
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**31:
@@ -198,13 +220,13 @@ class _Writer:
 
 def write_module(
     statement: Statement, columns: Mapping[str, Column], options: Mapping[str, Any]
-) -> tuple[str, list[str]]:
-    """The text of a model module, and the columns that its ``feed`` reads, in order; the label's is the last.
+) -> tuple[str, list[str], list[str]]:
+    """The text of a model module, the columns that its ``feed`` reads, in order, the label's last, and its classes.
 
     Args:
         statement: one to train.
         columns: what is known of the rows' columns.
-        options: ``hidden_units``, ``n_classes`` and ``learning_rate``.
+        options: those of ``options_of``.
 
     Raises:
         InvalidInputError: a description fits no column, or the label cannot be learned.
@@ -223,6 +245,9 @@ def write_module(
         if target not in _PARTS:
             fix = suggest(target, list(_PARTS)[1:])
             raise refusal(statement.text, calls[0].offset, f"the model has no input {target}", fix)
+        if target and not {"deep": deep, "wide": wide}[_PARTS[target][0]]:
+            raise refusal(statement.text, calls[0].offset, f"{statement.subject} has no input {target}",
+                          "write COLUMN without FOR, or train a model with both")  # fmt: skip
         for call in calls:
             feature = writer.feature(call)
             for part in _PARTS[target]:
@@ -232,7 +257,13 @@ def write_module(
         raise refusal(statement.text, statement.offset, f"{statement.subject} has a part without columns",
                       "write COLUMN without FOR, or one for each part")  # fmt: skip
     names = [*dict.fromkeys(_column_of(one) for one in writer.inputs)]
-    return _text(statement, writer, parts, classes, options), [*names, label]
+    return _text(statement, writer, parts, classes, options), [*names, label], classes
+
+
+def options_of(model: str) -> tuple[str, ...]:
+    """What WITH may say of a model."""
+    deep, _, classifies = MODELS[model]
+    return ("learning_rate", *("hidden_units",) * deep, *("n_classes",) * classifies)
 
 
 def _column_of(name: str) -> str:
@@ -261,7 +292,7 @@ def _classes(statement: Statement, column: Column, options: Mapping[str, Any]) -
     return column.vocabulary
 
 
-_MODULE = '''"""{model} of {label!r}, made from a statement; change it as you like."""
+_MODULE = '''"""{model}, made from a statement; change it as you like."""
 
 import keras
 import tensorflow as tf

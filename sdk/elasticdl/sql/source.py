@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import math
@@ -35,7 +36,7 @@ class Column:
         count: how many there are.
         total: the sum of numbers.
         squares: the sum of their squares.
-        values: distinct values, no more than 10,001.
+        values: distinct values by their text in the file, no more than 10,001.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Column:
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
-    values: set[Any] = field(default_factory=set)
+    values: dict[str, Any] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
         """Counts a value."""
@@ -53,7 +54,7 @@ class Column:
             return
         self.count += 1
         if len(self.values) <= _MOST_VALUES:
-            self.values.add(value)
+            self.values.setdefault(str(value), value)
         if isinstance(value, int | float) and math.isfinite(value):
             self.total += value
             self.squares += float(value) ** 2
@@ -74,7 +75,7 @@ class Column:
     @property
     def vocabulary(self) -> list[str]:
         """The distinct values as text, in order."""
-        return sorted(str(one) for one in self.values)
+        return sorted(self.values)
 
     @property
     def known_whole(self) -> bool:
@@ -140,7 +141,19 @@ def take_snapshot(
     check_select(select)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".partial-{os.getpid()}.csv"
-    with closing(_connect(url)) as connection, partial.open("w", newline="", encoding="utf-8") as file:
+    with contextlib.ExitStack() as undo:
+        undo.callback(partial.unlink, missing_ok=True)
+        columns, rows = _write_rows(url, select, partial, order, timeout_s)
+        if not rows:
+            raise DataError("the SELECT has no rows", fix="check its WHERE")
+        return SelectedRows(_named_by_digest(partial), columns, rows)
+
+
+def _write_rows(
+    url: str, select: str, path: Path, order: Sequence[str], timeout_s: float
+) -> tuple[dict[str, Column], int]:
+    """Writes the rows; what is known of their columns, and how many there are."""
+    with closing(_connect(url)) as connection, path.open("w", newline="", encoding="utf-8") as file:
         until = time.monotonic() + timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
         try:
@@ -161,9 +174,7 @@ def take_snapshot(
             if time.monotonic() > until:
                 raise InvalidInputError(f"the SELECT took over {timeout_s:g} s", fix="select fewer rows") from None
             raise InvalidInputError(f"the database refuses the SELECT: {error}", fix="correct the SELECT") from None
-    if not rows:
-        raise DataError("the SELECT has no rows", fix="check its WHERE")
-    return SelectedRows(_named_by_digest(partial), columns, rows)
+    return columns, rows
 
 
 def reorder(snapshot: SelectedRows, order: Sequence[str]) -> SelectedRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from elasticdl.cli.sql import sql
 from elasticdl.sql.grammar import Call, Statement, parse_statement, split_statements
 from elasticdl.sql.jobs import compile_statement
 from elasticdl.sql.source import take_snapshot
@@ -60,7 +63,7 @@ def test_a_training_has_all_its_clauses(to: str) -> None:
     [
         ("SELECT * FROM t TO PREDICT t.y WITH a=1 USING m", {"verb": "PREDICT", "subject": "t.y", "using": "m"}),
         ("SELECT * FROM t PREDICT t.y USING m;", {"verb": "PREDICT", "using": "m"}),
-        ("SELECT * FROM t TO EVALUATE m LABEL y INTO r", {"verb": "EVALUATE", "label": "y", "into": "r"}),
+        ("SELECT * FROM t TO EVALUATE m LABEL y", {"verb": "EVALUATE", "subject": "m", "label": "y"}),
         ("SHOW TRAIN m", {"verb": "SHOW", "subject": "m", "select": ""}),
         ("show train m;", {"verb": "SHOW", "subject": "m"}),
         (
@@ -113,6 +116,7 @@ WRONG = [
     ("SELECT * FROM people TO PREDICT t.y", "lacks USING"), ("SELECT * FROM people TO PREDICT t.y LABEL a", "is no clause"),
     ('SELECT * FROM people TO PREDICT "../t".y USING m', "is no plain name"),
     ("SELECT * FROM people TO EVALUATE m", "lacks LABEL"), ("SELECT * FROM people TO EVALUATE m USING n", "is no clause"),
+    ("SELECT * FROM people TO EVALUATE m LABEL y INTO r", "INTO is not done for TO EVALUATE"),
     # WITH
     (f"{TRAIN} WITH {END}", "an attribute is missing"), (f"{TRAIN} WITH a {END}", "= is missing"),
     (f"{TRAIN} WITH a= {END}", "a value is missing"), (f"{TRAIN} WITH a=[1, {END}", "a value is missing"),
@@ -178,7 +182,16 @@ UNFIT = [
     (f"{C} CROSS(city, 10) {END}", "a list of columns"), (f"{C} CROSS([city], 10) {END}", "a list of columns"),
     (f"{C} CROSS([city, hours]) {END}", "needs a number of ids"), (f"{C} CROSS([city, houses], 9) {END}", "did you mean hours"),
     (f"{C} HASH(HASH(city)) {END}", "where a column is needed"), (f"{C} age FOR deep_embedings {END}", "did you mean deep_embeddings"),
-    (f"{C} age FOR wide_embeddings {END}", "a part without columns"),
+    (f"{C} age FOR wide_embeddings {END}", "has no input wide_embeddings"),
+    (f"{C} age FOR deep_embeddings COLUMN hours FOR wide_embeddings {END}", "has no input wide_embeddings"),
+    (f"SELECT * FROM people TO TRAIN WideAndDeepClassifier COLUMN age FOR deep_embeddings {END}", "a part without columns"),
+    # what nothing would be done with
+    (f"{C} EMBEDDING(city, 8, sum) {END}", "takes up to 2 arguments"), (f"{C} NUMERIC(age, 10) {END}", "takes up to 1 arg"),
+    (f"{C} HASH(city, 9, seed=3) {END}", "takes up to 2 arguments"), (f"{C} HASH(city, seed=3) {END}", "only hash_bucket_size"),
+    (f"{C} EMBEDDING(HASH(city, 9, 9), 8) {END}", "takes up to 2 arguments"), (f"{C} CATEGORY_ID(hours, 99999999) {END}", "float32"),
+    (f"SELECT * FROM people TO TRAIN LinearClassifier WITH hidden_units=[3] {END}", "no attribute hidden_units"),
+    ("SELECT * FROM people TO TRAIN DNNRegressor WITH n_classes=3 LABEL age INTO m", "no attribute n_classes"),
+    (f"{TRAIN} WITH learning_rate=1e999 {END}", "is no learning_rate"),
     # models that are not there
     ("SELECT * FROM people TO PREDICT t.y USING m", "there is no model m"),
     ("SELECT * FROM people TO EVALUATE m LABEL high", "there is no model m"),
@@ -191,6 +204,7 @@ def test_what_fits_neither_rows_nor_models_is_refused(text: str, said: str, sour
         compile_statement(parse(text), source, tmp_path / "models")
     assert said in f"{caught.value.message} {caught.value.fix}"
     assert caught.value.fix
+    assert not list(tmp_path.rglob(".partial-*"))
     assert take_snapshot(source, "SELECT * FROM people", tmp_path).rows == 12
 
 
@@ -216,7 +230,40 @@ def test_a_training_becomes_a_specification_and_a_module(source: str, tmp_path: 
     )
     assert evaluation.spec["validation_data"] == plan.spec["training_data"]
     assert evaluation.spec["checkpoint_dir_for_init"] == plan.spec["checkpoint_dir"]
+    for label, said in (("'maybe'", "'maybe', which m was not trained on"), ("NULL", "12 NULLs")):
+        with pytest.raises(ElasticDLError, match=said):  # they would be counted as those of the first class
+            compile_statement(
+                parse(f"SELECT {label} AS high, age, hours FROM people TO EVALUATE m LABEL high"), source, tmp_path
+            )
     with pytest.raises(ElasticDLError, match="trained on the label high"):
         compile_statement(parse("SELECT * FROM people TO EVALUATE m LABEL age"), source, tmp_path)
+    predicted = [
+        compile_statement(parse(f"SELECT * FROM people LIMIT {n} TO PREDICT t.y USING m"), source, tmp_path).spec[
+            "output"
+        ]
+        for n in (7, 3, 3)
+    ]
+    assert predicted[0] != predicted[1] == predicted[2], "rows of other statements would lie among them"
     with pytest.raises(ElasticDLError, match="lacks the columns age"):
         compile_statement(parse("SELECT hours FROM people TO PREDICT t.y USING m"), source, tmp_path)
+
+
+def test_values_that_are_written_differently_are_different_classes(source: str, tmp_path: Path) -> None:
+    text = (
+        "SELECT age, CASE WHEN hours > 5 THEN 1 ELSE 1.0 END AS y FROM people TO TRAIN DNNClassifier LABEL y INTO m"
+    )
+    assert compile_statement(parse(text), source, tmp_path).classes == ["1", "1.0"]
+
+
+def test_a_dry_run_writes_nothing_and_only_trainings_are_saved(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    with pytest.raises(typer.Exit) as ended:
+        sql(f"{TRAIN} COLUMN age {END}", source=source, models=models, dry_run=True)
+    assert ended.value.exit_code == 0
+    shown = json.JSONDecoder().raw_decode(capsys.readouterr().out)[0]
+    assert Path(shown["training_data"]).parent == models / "m" / "data"
+    with pytest.raises(ElasticDLError, match="EVALUATE makes none"):
+        sql("SELECT * FROM people TO EVALUATE m LABEL high", source=source, save=tmp_path / "saved")
+    assert not list(tmp_path.iterdir())
