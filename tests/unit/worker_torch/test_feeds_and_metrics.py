@@ -30,7 +30,7 @@ from elasticdl_runtime.initializers import first_rows
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
-from elasticdl_worker.trainers.torch.input.returned import count_rows
+from elasticdl_worker.trainers.torch.input.returned import as_bytes, count_rows
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
@@ -233,6 +233,34 @@ def test_a_feed_that_draws_is_no_feed_that_combines_and_draws_what_it_would_have
     kept = [float(label) for label in labels if np.random.rand() < 0.5]
     np.random.shuffle(kept)
     assert found == kept
+
+
+def test_samples_of_equal_content_are_equal_wherever_in_memory_they_are() -> None:
+    ones = [Listed([np.arange(3)]), Listed([np.arange(3)])]
+    assert as_bytes(ones[0]) == as_bytes(ones[1]) != as_bytes(Listed([np.arange(4)]))
+
+
+def noised(d: Any, m: Any, meta: Any) -> Any:
+    draw = torch.Generator().manual_seed(7)  # anew for each task
+    for ids, label in samples(d, m, meta):
+        yield ids + torch.rand((), generator=draw).item(), label
+
+
+def test_a_feed_that_draws_by_a_generator_of_its_own_is_no_feed_that_combines(clicks: Path) -> None:
+    made, shard = pipeline(noised, clicks)
+    assert sum(len(batch.labels) for batch in made.minibatches(shard)) == shard.records
+
+
+def test_a_feed_that_leaves_records_out_by_chance_is_never_refused(clicks: Path) -> None:
+    seeds = itertools.count()
+
+    def some(d: Any, m: Any, meta: Any) -> Any:
+        draw = np.random.default_rng(next(seeds))  # other draws each time, as without a seed
+        return (s for s in samples(d, m, meta) if draw.random() < 0.5)
+
+    for _ in range(30):  # in some of which the numbers of two trials are equal
+        made, shard = pipeline(some, clicks)
+        assert next(made.minibatches(shard)) is not None
 
 
 UNFIT: dict[str, tuple[Any, str]] = {

@@ -14,6 +14,8 @@ WINDOWS = "for windows of rows give the reader parameters window=N;stride=1;grou
 _TRIALS = ((32, 23), (512, 211))
 """Records of a trial, and of its first part: primes, so that parts of a few records each do not end there too."""
 LOOKED_AT = _TRIALS[-1][0]
+_TIMES = 6
+"""How often a number of rows has to come again before it is no chance."""
 
 
 def refuse_combining(
@@ -21,17 +23,21 @@ def refuse_combining(
     records: Shard,
     kept: Callable[[], AbstractContextManager[None]],
     path: Path,
+    alike: Callable[[Shard, int], Sequence[bytes]] | None = None,
 ) -> None:
     """Sees that ``feed`` gives of some records what it gives of them in two parts.
 
-    A ``feed`` that draws may give others each time; then their number is compared alone. What fails here is left to
-    the reading of tasks, which says what is wrong.
+    A ``feed`` that draws may give others each time; then their number is compared alone, a few times. One that draws
+    from a generator that it makes anew for each task gives others by the place of a record, whatever is in the
+    records before it. What fails here is left to the reading of tasks, which says what is wrong.
 
     Args:
         run: the rows of each of some ranges of records, as bytes, one range after the other.
         records: of the data.
         kept: a context after which random numbers go on as before it.
         path: the user's module, for messages.
+        alike: the rows of a range of which so many first records are replaced by the first of all; None where that
+            cannot be had.
 
     Raises:
         UserCodeError: it makes rows of several records together.
@@ -45,16 +51,29 @@ def refuse_combining(
             whole = Shard(records.name, records.start, end)
             with kept():
                 together, again = run([whole]), run([whole])
+            parts = [Shard(records.name, records.start, cut), Shard(records.name, cut, end)]
             with kept():
-                apart = run([Shard(records.name, records.start, cut), Shard(records.name, cut, end)])
+                apart = run(parts)
             if together or apart:
                 break
+        repeats = Counter(together) == Counter(again)
+        changed = len(again) == len(together) != len(apart)
+        if changed and not repeats:  # by chance, where it draws which records it takes
+            with kept():
+                changed = all(
+                    len(run([whole])) == len(together) and len(run(parts)) == len(apart) for _ in range(_TIMES)
+                )
+        elif repeats and not changed and Counter(together) != Counter(apart):
+            changed = True
+            if alike is not None:
+                with kept():
+                    own = len(run(parts[:1]))
+                with kept():
+                    other = alike(whole, cut - records.start)
+                changed = other == together or other[own:] != together[own:]
     except Exception:  # what user code raises
         return
-    if len(together) != len(again):
-        return
-    changed = Counter(together) == Counter(again) != Counter(apart)
-    if len(together) != len(apart) or changed:
+    if changed:
         told = len(apart) if len(together) != len(apart) else "other rows"
         raise UserCodeError(
             f"feed in {path} makes rows of several records together: of {whole.records} records it gives "

@@ -105,14 +105,18 @@ class TorchInputPipeline:
         if not self._looked_through:
             self._looked_through = True
             kept = functools.partial(generators_kept, nn.Module(), self._module.roots)
-            refuse_combining(self._samples_of, records, kept, self._module.path)
 
-    def _samples_of(self, ranges: Sequence[Shard]) -> list[bytes]:
+            def alike(few: Shard, first: int) -> list[bytes]:
+                return self._samples_of([few], first)
+
+            refuse_combining(self._samples_of, records, kept, self._module.path, alike)
+
+    def _samples_of(self, ranges: Sequence[Shard], alike: int = 0) -> list[bytes]:
         found: list[bytes] = []
         for few in ranges:
             records = TaskRecords(self._reader, self._module)
             records.begin(few)
-            given = FedRecords(self._reader, records, few)
+            given = FedRecords(self._reader, records, few, alike)
             rows = list(itertools.islice(samples_of(self._feed(given, self._mode, self._reader.metadata)), _MOST))
             if given.most < few.records or len(rows) == _MOST:
                 raise UserCodeError("it takes others, or gives samples without end", fix=ONCE)

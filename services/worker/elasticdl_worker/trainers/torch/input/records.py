@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ class FedRecords(IterableDataset[Any]):
         reader: of the records.
         records: reads those of the present task.
         shard: the task.
+        alike: of how many records the first is given instead, to see what of them others depend on.
 
     Attributes:
         given: how many were given out in the present iteration.
@@ -33,10 +35,11 @@ class FedRecords(IterableDataset[Any]):
         rows: how many rows ``feed`` has made of them so far; the reader of ``feed`` sets it.
     """
 
-    def __init__(self, reader: DataReader, records: TaskRecords, shard: Shard) -> None:
+    def __init__(self, reader: DataReader, records: TaskRecords, shard: Shard, alike: int = 0) -> None:
         self.given = self.most = self.passes = self.rows = 0
         self._records = records
         self._shard = shard
+        self._alike = alike
         self._kind, self._names = reader.records_kind, reader.metadata.column_names
 
     def __len__(self) -> int:
@@ -47,11 +50,15 @@ class FedRecords(IterableDataset[Any]):
         if self.passes and self.rows:
             raise UserCodeError("feed begins its records again after it gave samples of all of them", fix=ONCE)
         self.given = 0
+        first: Any = None
         for records in self._records.batches(_CHUNK_RECORDS, list):
             for record in records:
+                if self._alike and self.given == 0:
+                    first = copy.deepcopy(record)
                 self.given += 1
                 self.most = max(self.most, self.given)
-                yield self._kind.named(record, self._names)
+                shown = copy.deepcopy(first) if self.given <= self._alike else record
+                yield self._kind.named(shown, self._names)
         self.passes += 1
 
 

@@ -131,6 +131,9 @@ def as_bytes(sample: Any) -> bytes:
         sample = sample.detach().cpu().numpy()
     if isinstance(sample, np.ndarray) and sample.dtype != object:
         return repr((sample.dtype, sample.shape)).encode() + sample.tobytes()
+    told: object = type(sample).__repr__
+    if told is object.__repr__:  # it would say where in memory the object is
+        return b"(" + as_bytes(vars(sample)) + b")" if hasattr(sample, "__dict__") else type(sample).__name__.encode()
     return repr(sample).encode()
 
 
