@@ -163,7 +163,15 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
                 )
             if name not in self._fields:
                 continue
-            kind = cols.spec_of(name, cols.type_at(index.schema, fields[name]))
+            stored = cols.type_at(index.schema, fields[name])
+            kind = cols.spec_of(name, stored)
+            times = [cols.time_words(one) for one in (stored, self._types[name])]
+            if times[0] != times[1]:
+                raise DataError(
+                    f"{path}: column {name!r} is {stored} here, and {self._types[name]} in the first file: "
+                    "their numbers count other moments",
+                    fix="write all files with the same types",
+                )
             if _family(kind) != _family(self._specs[name]):
                 raise DataError(
                     f"{path}: column {name!r} is {kind.dtype} {kind.shape or ''} here, and "

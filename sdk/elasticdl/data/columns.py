@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from elasticdl.data.errors import DataError, ReaderParamsError
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 """Name -> values ``[rows, ...]``; text, bytes and lists of any length are arrays of objects."""
 NULLS = ("fail", "default")
+_INDEX = re.compile(r"__index_level_\d+__")
 _DEFAULTS = {"i": 0, "u": 0, "b": False, "f": float("nan"), "U": "", "S": b""}
 
 
@@ -36,6 +38,11 @@ class ColumnSpec:
     def ragged(self) -> bool:
         """Whether values are lists of any length."""
         return None in self.shape
+
+
+def is_index(name: str) -> bool:
+    """Whether a column holds the numbers of the rows that a DataFrame had without a name, which are no data."""
+    return _INDEX.fullmatch(name) is not None
 
 
 def rows_of(columns: Columns) -> int:
@@ -127,6 +134,17 @@ def spec_of(name: str, kind: Any) -> ColumnSpec:
         f"column {name!r} is {kind}, which is no tensor",
         fix="name the columns to read with the reader parameter columns, or write numbers, text or lists of them",
     )
+
+
+def time_words(kind: Any) -> str:
+    """What the whole numbers of an Arrow type of moments or durations count; empty for other types."""
+    import pyarrow as pa
+
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    if pa.types.is_timestamp(kind):
+        return f"timestamp in {kind.unit}, {'UTC' if kind.tz else 'no zone'}"
+    return str(kind) if pa.types.is_temporal(kind) else ""
 
 
 def pick(table: Any, path: Sequence[str]) -> Any:
@@ -273,7 +291,7 @@ def chosen_columns(
     Args:
         where: the source, in words, for errors.
         names: all columns.
-        wanted: those that the user named.
+        wanted: those that the user named; by default all but the index of a DataFrame.
         trained: those that the model was trained on.
         label: the column of the label.
         predicting: that may be missing.
@@ -281,7 +299,7 @@ def chosen_columns(
     Raises:
         ReaderParamsError: one is not there.
     """
-    chosen = list(wanted or trained or names)
+    chosen = list(wanted or trained or [name for name in names if not is_index(name)])
     lacking = [name for name in chosen if name not in names]
     if predicting and (label in lacking or (label is None and not wanted and len(lacking) == 1)):
         missing = label or lacking[0]

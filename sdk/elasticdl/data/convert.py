@@ -160,7 +160,7 @@ def _encoder(reader: DataReader, to: str, types: Mapping[str, str]) -> tuple[Cal
     if to in TABLE_KINDS:
         first = decode_example(next(iter(reader.read_records(next(iter(reader.create_shards()))))))
         single = {name for name, values in first.items() if len(values) == 1}
-        return functools.partial(_table_row, single), None
+        return functools.partial(_table_row, single, set(first)), None
     if to != "csv":
         return (lambda record: record), None
     return _example_to_row(next(iter(reader.read_records(next(reader.create_shards())))))
@@ -185,9 +185,14 @@ def _example_to_row(first: bytes) -> tuple[Callable[[bytes], list[Any]], list[st
     return row, header
 
 
-def _table_row(single: set[str], record: bytes) -> dict[str, Any]:
-    """The features of an Example: those of one value in the first are single values in all."""
+def _table_row(single: set[str], known: set[str], record: bytes) -> dict[str, Any]:
+    """The features of an Example: those of the first, of which those of one value are single values in all."""
     features = decode_example(record)
+    if further := features.keys() - known:
+        raise DataError(
+            f"feature {min(further)!r} is not in the first record, whose features are the columns",
+            fix="keep such data in RecordIO or TFRecord",
+        )
     for name in single:
         if len(features.get(name, ())) != 1:
             raise DataError(

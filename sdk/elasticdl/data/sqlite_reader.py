@@ -8,6 +8,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -116,6 +117,12 @@ class SQLiteDataReader(GroupedReader):
 
     def _state(self) -> str:
         """What the database is like: its file, and what was written and is not in it yet."""
+        for beside in ("-wal", "-journal", "-shm"):
+            if Path(f"{self._path}{beside}").is_symlink():
+                raise DataError(
+                    f"{self._name}: {self._path}{beside} is a link: SQLite would read what lies elsewhere",
+                    fix="remove the link, or copy the database with its log",
+                )
         state = str(files.stamp(self._path))
         with contextlib.suppress(DataError):
             log = files.stamp(f"{self._path}-wal")
@@ -195,6 +202,12 @@ class SQLiteDataReader(GroupedReader):
                 )
             if value is None:
                 values[at] = value = _DEFAULTS[dtype] if policy == "default" else policy
+            if dtype == "float64" and isinstance(value, int) and float(value) != value:
+                raise DataError(
+                    f"{self._name}: row {first + at}: column {name!r} holds {value}, a whole number that "
+                    "float64 does not have",
+                    fix="declare the column as INTEGER",
+                )
             if not isinstance(value, _PYTHON[dtype]):  # type: ignore[arg-type]
                 raise DataError(
                     f"{self._name}: row {first + at}: column {name!r} holds {value!r}, and is declared as {dtype}",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from elasticdl.data.columns import is_index
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import encode_example
 from elasticdl.data.output import SUFFIXES, PartsWriter, replacing
@@ -70,7 +71,8 @@ def _arrow_of(data: Any) -> Any:
     import pyarrow as pa
 
     try:
-        return pa.table(dict(data) if isinstance(data, Mapping) else data)
+        table = pa.table(dict(data) if isinstance(data, Mapping) else data)
+        return table.select([name for name in table.column_names if not is_index(name)])
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(
             f"a {type(data).__name__} is no table: {error}",
@@ -80,8 +82,10 @@ def _arrow_of(data: Any) -> Any:
 
 def _rows(table: Any, kind: str) -> Iterator[Any]:
     names = table.column_names
+    number = -1
     for batch in table.to_batches(max_chunksize=ROW_GROUP):
-        for number, row in enumerate(batch.to_pylist()):
+        for row in batch.to_pylist():
+            number += 1
             if kind in TABLE_KINDS:
                 yield row
                 continue

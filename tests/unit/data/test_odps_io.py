@@ -8,8 +8,11 @@ from elasticdl.python.data.odps_io import ODPSWriter, is_odps_configured
 
 
 def test_maxcompute_is_configured_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("MAXCOMPUTE_PROJECT", "MAXCOMPUTE_AK", "MAXCOMPUTE_SK")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     assert not is_odps_configured()
-    for name in ("MAXCOMPUTE_PROJECT", "MAXCOMPUTE_AK", "MAXCOMPUTE_SK"):
+    for name in names:
         monkeypatch.setenv(name, "x")
     assert is_odps_configured()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ def database(tmp_path: Path) -> Path:
             INSERT INTO "no key" VALUES (1, 'z', NULL), (NULL, 'y', NULL), ('three', 'x', 'o');
             CREATE TABLE pairs (a INT, b INT, PRIMARY KEY (a, b)) WITHOUT ROWID;
             CREATE TABLE empty (v INT);
+            CREATE TABLE ids (n NUMERIC);
+            INSERT INTO ids VALUES (9007199254740993);
             CREATE VIEW seen AS SELECT age FROM clicks;
             """
         )
@@ -63,7 +66,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(database: Pat
 @pytest.mark.parametrize(
     ("asked", "params", "words"),
     [
-        ("none", {}, r"no table 'none'(.|\n)*the tables are clicks, no key, pairs, empty, seen"),
+        ("none", {}, r"no table 'none'(.|\n)*the tables are clicks, no key, pairs, empty, ids, seen"),
         ("", {}, "is no table of a database"),
         ("clicks&order=id", {}, "is no table of a database"),
         ("pairs", {}, "no key of one column"),
@@ -83,6 +86,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(database: Pat
             {"columns": ["v"], "nulls": {"v": "x"}},
             "row 1: column 'v' holds 'x', and is",
         ),
+        ("ids", {}, "row 0: column 'n' holds 9007199254740993, a whole number that float64 does not have"),
         ("clicks", {"columns": ["nope"]}, "there is no column 'nope'"),
         ("clicks", {"on_corrupt": "skip"}, "the sqlite reader has no parameter 'on_corrupt'"),
         ("clicks", {"window": 2}, "window= does not go with sqlite"),
@@ -101,9 +105,23 @@ def test_other_files_and_those_out_of_reach_are_refused(database: Path, tmp_path
     (tmp_path / "text.db").write_text("no database at all, but some text")
     with pytest.raises(DataError, match="cannot be read: file is not a database"):
         rows(f"sqlite://{tmp_path}/text.db?table=t")
-    files.confine(Reach((str(tmp_path / "mine"),), ()))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "link.db").symlink_to(database)
+    name = database.name.replace(" ", "%20")
+    files.confine(Reach((str(mine),), ()))
     try:
-        with pytest.raises(DataError, match=r"may not|outside|not allowed|permission|reach"):
-            rows(url(database, "clicks"))
+        for origin in (url(database, "clicks"), f"sqlite://{mine}/link.db?table=clicks",
+                       f"sqlite://{mine}/%2e%2e/{name}?table=clicks"):  # fmt: skip
+            with pytest.raises(DataError, match=r"outside of what this namespace may use|has a part '\.\.'"):
+                rows(origin)
+            with pytest.raises(DataError, match=r"outside of what this namespace may use|has a part '\.\.'"):
+                rows(origin.removeprefix("sqlite://"), kind="sqlite")
+        shutil.copy(database, mine / "own.db")
+        own = f"sqlite://{mine}/own.db?table=clicks"
+        assert rows(own) == rows(own.removeprefix("sqlite://"), kind="sqlite")  # as jobs of a namespace name it
+        (mine / "own.db-wal").symlink_to(f"{database}-wal")  # a log of others, whose pages would be read as its own
+        with pytest.raises(DataError, match=r"own\.db-wal is a link"):
+            rows(own)
     finally:
         files.confine(None)

@@ -138,6 +138,13 @@ def test_files_of_other_columns_or_types_are_refused_and_narrow_ones_widened(tmp
     write(tmp_path / "c.parquet", pa.table({"w": [2], "v": ["x"]}))
     with pytest.raises(DataError, match=r"c\.parquet: column 'v' is str  here, and int64  in the first file"):
         records(str(tmp_path))
+    write(tmp_path / "t" / "a.parquet", pa.table({"v": pa.array([1], pa.timestamp("ms", "UTC"))}))
+    write(tmp_path / "t" / "b.parquet", pa.table({"v": pa.array([2], pa.timestamp("ms", "Europe/Oslo"))}))
+    assert records(str(tmp_path / "t")) == [{"v": 1}, {"v": 2}]
+    for other in (pa.timestamp("us", "UTC"), pa.timestamp("ms"), pa.date64(), pa.int64()):
+        write(tmp_path / "t" / "b.parquet", pa.table({"v": pa.array([2], other)}))
+        with pytest.raises(DataError, match=r"b\.parquet: column 'v' is .* here, and timestamp\[ms, tz=UTC\] in the"):
+            records(str(tmp_path / "t"))
     write(tmp_path / "c.parquet", pa.table({"w": [2]}))
     with pytest.raises(DataError, match=r"c\.parquet: has no column 'v'"):
         records(str(tmp_path))

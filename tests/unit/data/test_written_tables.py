@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
-from elasticdl.data import create_data_reader, decode_example, write
+from elasticdl.data import create_data_reader, decode_example, recordio, write
 from elasticdl.data.convert import convert
 from elasticdl.data.errors import DataError
+from elasticdl.data.example import encode_example
 from elasticdl.data.inspection import inspect_data
 
 pytestmark = pytest.mark.unit
@@ -67,12 +69,31 @@ def test_lists_are_kept_where_the_format_has_them(tmp_path: Path) -> None:
     assert not (tmp_path / "a.csv").exists()
 
 
+def test_no_feature_of_examples_is_left_out(tmp_path: Path) -> None:
+    with recordio.Writer(tmp_path / "a.recordio") as file:
+        file.write(encode_example({"y": 1}))
+        file.write(encode_example({"y": 0, "ids": [2]}))
+    with pytest.raises(DataError, match="feature 'ids' is not in the first record"):
+        convert(str(tmp_path / "a.recordio"), tmp_path / "a.parquet", "parquet")
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_the_index_of_a_dataframe_is_no_feature(tmp_path: Path) -> None:
+    frame = pa.table({"x": [1, 2], "__index_level_0__": [7, 9]})  # as pandas gives rows that were picked
+    write(frame, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == "x\n1\n2\n"
+    pa.parquet.write_table(frame, tmp_path / "b.parquet")
+    assert [list(row) for row in rows_of(tmp_path / "b.parquet")] == [["x"], ["x"]]
+
+
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     for wrong, words in ((3, "a int is no table"), ({"a": [1], "b": [1, 2]}, "no table"), ({"a": []}, "0 rows")):
         with pytest.raises(DataError, match=words):
             write(wrong, tmp_path / "a.parquet")
     with pytest.raises(DataError, match="row 1: column 'a' has no value, which csv cannot say"):
         write({"a": [1, None]}, tmp_path / "a.csv")
+    with pytest.raises(DataError, match="row 20000: column 'a' has no value"):
+        write({"a": [*range(20_000), None]}, tmp_path / "a.csv")
     with pytest.raises(DataError, match="there is no format 'orc'"):
         write(COLUMNS, tmp_path / "a", "orc")
     write(COLUMNS, tmp_path / "a.parquet")
