@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
-from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_agent.kubernetes.manifests import MANAGED
+from elasticdl_agent.kubernetes.pod_states import JOB as LABEL
+from elasticdl_agent.kubernetes.pod_states import ROLE
+from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
-from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, until
+from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, printed, until
 from tests.fakes.kubernetes.cluster import FakeKubernetes
 from tests.fakes.kubernetes.objects import KINDS
 from tests.fakes.kubernetes.server import Fault
@@ -51,7 +57,7 @@ def process(role: Role, index: int = 0, incarnation: int = 1) -> ProcessId:
 
 async def patiently(call: Callable[[], Awaitable[object]]) -> None:
     """As masters and the api do: until it is answered."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while True:
             try:
                 await call()
@@ -74,7 +80,7 @@ async def scenario(launcher: KubernetesLauncher) -> None:
     await patiently(lambda: launcher.launch(ProcessSpec(newer)))
     await until(launcher, newer, ProcessState.RUNNING)
     await patiently(lambda: launcher.terminate_job(JOB, grace_s=20.0))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
             await asyncio.sleep(0.02)
 
@@ -142,7 +148,7 @@ async def test_who_deletes_the_anchor_deletes_the_job(pod_harness: PodHarness) -
     cluster.do(lambda: cluster.store.delete(KINDS["configmaps"], "default", f"job-{JOB}"))
     for role in (Role.MASTER, Role.WORKER):
         assert (await until(launcher, process(role), ProcessState.EXITED)).reason == "terminated"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while left(cluster):  # noqa: ASYNC110 - another thread's
             await asyncio.sleep(0.02)
 
@@ -157,8 +163,87 @@ async def test_a_quota_without_room_is_waited_for(pod_harness: PodHarness) -> No
     assert [status.state for status in await launcher.list(JOB)] == [ProcessState.RUNNING, ProcessState.PENDING]
     log = b"".join([piece async for piece in launcher.logs(JOB, Role.PS, 1, tail=None, follow=False)])
     assert b"exceeded quota" in log
+    following = asyncio.create_task(printed(launcher, process(Role.PS, 1), b"ready\n"))
     await launcher.terminate(process(Role.PS, 0), grace_s=20.0)
     await pod_harness.ready(process(Role.PS, 1))
+    await following
+
+
+async def test_what_waits_for_a_quota_is_not_lost_by_a_failed_try(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
+    cluster.do(lambda: cluster.store.create(KINDS["resourcequotas"], "default", quota))
+    await launcher.launch(pod_harness.spec(process(Role.WORKER)))
+
+    def let() -> None:
+        cluster.api.faults.append(Fault("create", "pods", code=503))
+        cluster.store.delete(KINDS["resourcequotas"], "default", "q")
+
+    cluster.do(let)
+    await pod_harness.ready(process(Role.WORKER))
+    assert cluster.do(lambda: cluster.api.faults) == []
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["pod", "quota"])
+async def test_a_launch_that_the_word_to_leave_overtakes_leaves_nothing(pod_harness: PodHarness, waits: bool) -> None:
+    """Wherever the two cross: before the pod is asked for, and while it is made."""
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    if waits:
+        quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
+        cluster.do(lambda: cluster.store.create(KINDS["resourcequotas"], "default", quota))
+    call = launcher._client.call
+    for kind in ("configmaps", "secrets", "pods"):
+        reached, go_on = asyncio.Event(), asyncio.Event()
+
+        async def held(method: str, path: str, *more: Any, at=f"/{kind}", reached=reached, go_on=go_on, **how: Any):
+            if method in ("POST", "PATCH") and at in path and not reached.is_set():
+                reached.set()
+                await go_on.wait()
+            return await call(method, path, *more, **how)
+
+        launcher._client.call = held  # type: ignore[method-assign]
+        launching = asyncio.create_task(launcher.launch(pod_harness.spec(process(Role.PS))))
+        async with asyncio.timeout(90):
+            await reached.wait()
+            await launcher.terminate_job(JOB, grace_s=20.0)
+            go_on.set()
+            with contextlib.suppress(ConflictError):
+                await launching
+            while launcher.leaving(JOB) or left(cluster):  # noqa: ASYNC110 - the port tells nobody of it
+                await asyncio.sleep(0.02)
+
+
+async def test_a_pod_that_only_looks_like_ours_hides_no_other(directories: AgentDirectories) -> None:
+    with pod_cluster(directories) as cluster:
+        found = {"metadata": {"name": "x", "labels": {MANAGED: "elasticdl", LABEL: JOB, ROLE: "cook"}}}
+        found["spec"] = {"containers": [{"name": "a", "image": "nowhere.invalid/none:1"}]}
+        cluster.do(lambda: cluster.store.create(KINDS["pods"], "default", found))
+        async with pod_launcher(cluster, directories) as launcher:
+            await launcher.launch(ProcessSpec(process(Role.PS)))
+            await until(launcher, process(Role.PS), ProcessState.RUNNING)
+            assert [status.id for status in await launcher.list()] == [process(Role.PS)]
+
+
+async def test_what_is_refused_once_is_tidied_up_later(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    await launcher.launch(pod_harness.spec(process(Role.WORKER)))
+    await pod_harness.ready(process(Role.WORKER))
+    cluster.do(lambda: cluster.api.faults.append(Fault("delete", "configmaps", code=403)))
+    await launcher.terminate_job(JOB, grace_s=20.0)
+    async with asyncio.timeout(90):
+        while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
+            await asyncio.sleep(0.02)
+    assert left(cluster) == []
+
+
+async def test_pods_go_through_sets_in_one_order(pod_harness: PodHarness) -> None:
+    """A model may be made by going through a set: workers would have other layers under a name (ADR 87)."""
+    await pod_harness.launcher.launch(pod_harness.spec(process(Role.WORKER)))
+    pods = pod_harness.cluster.do(lambda: pod_harness.cluster.store.all("pods"))
+    secrets = pod_harness.cluster.do(lambda: pod_harness.cluster.store.all("secrets"))
+    (variable,) = [one for one in pods[0]["spec"]["containers"][0]["env"] if one["name"] == "PYTHONHASHSEED"]
+    assert variable["valueFrom"]["secretKeyRef"]["name"] == secrets[0]["metadata"]["name"]
+    assert base64.b64decode(secrets[0]["data"]["PYTHONHASHSEED"]) == b"0"
 
 
 async def test_an_image_that_cannot_be_pulled_is_told(directories: AgentDirectories) -> None:

@@ -10,7 +10,7 @@ import yaml
 from elasticdl_agent.kubernetes.access import KubernetesAccess
 from elasticdl_agent.kubernetes.capacity import devices_of, slots_of
 from elasticdl_agent.kubernetes.pod_states import JOB, ROLE
-from elasticdl_agent.kubernetes.settings import parse_volumes, quantity
+from elasticdl_agent.kubernetes.settings import parse_volumes, quantity, times
 from elasticdl_core.errors import InvalidInputError
 
 WORKER = {"cpu": 1.0, "memory": float(2 << 30)}
@@ -68,12 +68,33 @@ def test_gpus_of_open_nodes_are_devices() -> None:
     assert [one.name for one in found] == ["gpu0", "gpu1"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("250m", 0.25), ("2Gi", 2.0**31), ("3k", 3000.0), (4, 4.0)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("250m", 0.25),
+        ("2Gi", 2.0**31),
+        ("3k", 3000.0),
+        (4, 4.0),
+        ("1e3", 1000.0),
+        ("2E", 2e18),
+        ("1Pi", 2.0**50),
+        ("500u", 5e-4),
+        (".5", 0.5),
+        ("5.", 5.0),
+    ],
+)
 def test_quantities(text: object, value: float) -> None:
     assert quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "2GiB", "-1", "half"])
+@pytest.mark.parametrize(
+    ("text", "multiple"), [("1234567Ki", "3703701Ki"), ("500m", "1500m"), ("0.7", "2.1"), ("2e9", "6000000000")]
+)
+def test_multiples_are_exact(text: str, multiple: str) -> None:
+    assert times(text, 3) == multiple
+
+
+@pytest.mark.parametrize("text", ["", "2GiB", "-1", "half", "1e", "1e3Ki", "K"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         quantity(text)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from signal import SIGTERM
 from types import TracebackType
@@ -29,10 +30,10 @@ from elasticdl_agent.kubernetes.manifests import (
 )
 from elasticdl_agent.kubernetes.mirror import ResourceMirror
 from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
-from elasticdl_agent.kubernetes.pod_states import PodFacts, facts_of
+from elasticdl_agent.kubernetes.pod_states import CANNOT_START, PodFacts, facts_of
 from elasticdl_agent.kubernetes.settings import parse_pairs, quantity
 from elasticdl_agent.processes.credentials import ProcessCertificates
-from elasticdl_agent.processes.environment import Endpoints, check_variables, stated_environment
+from elasticdl_agent.processes.environment import Endpoints, check_variables, fixed_environment, stated_environment
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import (
     ConflictError,
@@ -60,6 +61,7 @@ _BACKOFF = Backoff(0.2, 10.0)
 _LOOK_S = 5.0
 _CAPACITY_S = 5.0
 _LISTED_S = 4.0
+_AGAIN_S = 0.2
 _KEEP_OLDER = 3
 """Older incarnations of a process whose pods, and so logs, are kept."""
 _log = structlog.get_logger(__name__)
@@ -94,7 +96,9 @@ class KubernetesLauncher:
         self._slots: dict[ProcessId, tuple[int, int]] = {}
         self._for_quota: dict[ProcessId, Manifest] = {}
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, int] = {}
+        """Jobs that were told to leave, with the seconds that their pods have for it."""
+        self._launching: Counter[str] = Counter()
         self._without_secret: set[ProcessId] = set()
         self._renewed: dict[ProcessId, float] = {}
         self._dirty = asyncio.Event()
@@ -156,11 +160,21 @@ class KubernetesLauncher:
                 f"{process} wants {spec.slots} slots, more than the cluster has", fix="ask for fewer, or add nodes"
             )
         older = [other for other in siblings if not self._ended(other)]
+        self._launching[process.job_id] += 1
         try:
             pod = await self._prepare(spec, gated=bool(older))
-            await self._create(process, pod)
+            if process.job_id in self._leaving:
+                raise ConflictError(f"job {process.job_id} is being terminated", fix="launch again when it has left")
+            if not await self._create(process, pod):
+                self._for_quota[process] = pod
+            if process not in self._statuses:
+                self._set(ProcessStatus(process, ProcessState.PENDING))
         except PermissionDeniedError as error:
             raise InvalidInputError(error.message, fix=error.fix) from None
+        finally:
+            self._launching[process.job_id] -= 1
+            self._launching += Counter()
+            self._dirty.set()
         self._launches += 1
         for other in older:
             await self.terminate(other, grace_s=0.0)
@@ -178,8 +192,7 @@ class KubernetesLauncher:
             del self._for_quota[process]
             self._set(ProcessStatus(process, ProcessState.EXITED, -SIGTERM, "terminated"))
             return
-        # A grace of 0 would remove the object while its containers still run.
-        await self._client.delete(self._pod(process), grace_s=max(1, math.ceil(grace_s)))
+        await self._client.delete(self._pod(process), grace_s=_grace(grace_s))
 
     async def terminate_job(self, job_id: str, *, grace_s: float, roles: frozenset[Role] = frozenset(Role)) -> None:
         """Does so for all processes of a job; of all roles, all that the job has in the cluster goes with the last.
@@ -189,7 +202,7 @@ class KubernetesLauncher:
         """
         await self._listed()
         if roles == frozenset(Role):
-            self._leaving.add(job_id)
+            self._leaving[job_id] = _grace(grace_s)
         for process in self._of_job(job_id):
             if process.role in roles:
                 await self.terminate(process, grace_s=grace_s)
@@ -334,7 +347,7 @@ class KubernetesLauncher:
         process, template, directories = spec.id, self._template, self._directories
         job_dir = directories.job_dir(process.job_id)
         environment = stated_environment(spec, job_dir, self.agent, self._endpoints)
-        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        environment |= fixed_environment(environment)
         await asyncio.to_thread(self._make_folders, process.job_id)
         anchor = await self._client.apply(
             template.path("configmaps", anchor_name(process.job_id)), template.anchor(process.job_id)
@@ -354,16 +367,16 @@ class KubernetesLauncher:
         self._slots[process] = spec.slots, spec.device_share
         return pod
 
-    async def _create(self, process: ProcessId, pod: Manifest) -> None:
+    async def _create(self, process: ProcessId, pod: Manifest) -> bool:
+        """Makes a pod, unless it is there; returns whether it is: a quota may have no room."""
         try:
             await self._client.call("POST", self._template.path("pods"), pod)
         except ConflictError:
             pass  # it was made before
         except QuotaExceededError as error:
-            self._for_quota[process] = pod
             self._explained[process] = error.message
-        if process not in self._statuses:
-            self._set(ProcessStatus(process, ProcessState.PENDING))
+            return False
+        return True
 
     def _make_folders(self, job_id: str) -> None:
         """On the shared volume, as the user of all pods: the kubelet would make them as root."""
@@ -383,6 +396,7 @@ class KubernetesLauncher:
         self._dirty.set()
         if facts is not None:
             process = facts.status.id
+            self._for_quota.pop(process, None)
             known = self._statuses.get(process)
             if facts.explanation or known is None or known.state is not ProcessState.EXITED:
                 self._explained[process] = facts.explanation
@@ -410,7 +424,7 @@ class KubernetesLauncher:
         keep = self._template.settings.keep_processes
         if len(self._statuses) <= keep + keep // 10:
             return
-        present = {facts.status.id.job_id for facts in self._mirror.items.values()} | self._leaving
+        present = {facts.status.id.job_id for facts in self._mirror.items.values()} | self._leaving.keys()
         present |= {process.job_id for process in self._statuses if not self._ended(process)}
         old = [process for process in self._statuses if process.job_id not in present]
         for process in old[: len(self._statuses) - keep]:
@@ -429,8 +443,10 @@ class KubernetesLauncher:
             self._dirty.clear()
             try:
                 await self._tidy_once()
-            except UnavailableError:
+            except Exception as error:
                 failed += 1
+                if not isinstance(error, UnavailableError):
+                    _log.exception("what is left to do is put off")
                 await asyncio.sleep(_BACKOFF.pause_s(failed))
                 continue
             failed = 0
@@ -448,12 +464,24 @@ class KubernetesLauncher:
             except ElasticDLError as error:
                 _log.warning("a pod cannot be tidied up", process=str(process), error=error.message)
         for process, pod in list(self._for_quota.items()):
-            if process in self._for_quota:
-                del self._for_quota[process]
-                await self._create(process, pod)
+            if process.job_id in self._leaving:
+                await self.terminate(process, grace_s=0.0)
+            elif process in self._for_quota:
+                await self._create_late(process, pod)
         for job_id in list(self._leaving):
-            if all(self._ended(process) for process in self._of_job(job_id)):
+            if all(self._ended(process) for process in self._of_job(job_id)) and not self._launching[job_id]:
                 await self._remove_job(job_id)
+
+    async def _create_late(self, process: ProcessId, pod: Manifest) -> None:
+        """Makes a pod that waited for a quota; who was terminated meanwhile is seen to when the pod is."""
+        try:
+            if await self._create(process, pod):
+                self._for_quota.pop(process, None)
+        except InvalidInputError as error:  # a quota is looked at before the pod
+            self._for_quota.pop(process, None)
+            self._explained[process] = error.message
+            if not self._ended(process):
+                self._set(ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start"))
 
     async def _tidy_pod(self, process: ProcessId, facts: PodFacts) -> None:
         siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
@@ -467,6 +495,9 @@ class KubernetesLauncher:
                 await self._patch(self._pod(process), {"spec": {"schedulingGates": None}})
         if facts.hopeless and not facts.deleting:
             await self._client.delete(self._pod(process), grace_s=1, uid=facts.uid)
+        elif not (facts.ended or facts.deleting) and (self._ended(process) or process.job_id in self._leaving):
+            # Its creation and the word to leave crossed.
+            await self._client.delete(self._pod(process), grace_s=self._leaving.get(process.job_id, 1), uid=facts.uid)
         if facts.ended:
             if process not in self._without_secret:
                 await self._client.delete(self._template.path("secrets", pod_name(process)))
@@ -495,7 +526,7 @@ class KubernetesLauncher:
         for facts in left:
             await self._remove_pod(facts.status.id, facts)
         if not left:
-            self._leaving.discard(job_id)
+            self._leaving.pop(job_id, None)
         self._dirty.set()
 
     async def _remove_pod(self, process: ProcessId, facts: PodFacts) -> None:
@@ -533,6 +564,8 @@ class KubernetesLauncher:
         self, process: ProcessId, since: float | None, *, follow: bool = False, waits: bool = False
     ) -> AsyncGenerator[bytes]:
         """Yields what a pod printed, and why it ended or, with ``waits``, what it waits for."""
+        while follow and process in self._for_quota:  # noqa: ASYNC110 - what is tried is when a quota has room
+            await asyncio.sleep(_AGAIN_S)
         if process not in self._for_quota:
             log = PodLog(self._client, self._pod(process), lambda: self._ended(process), since)
             async with contextlib.aclosing(log.read(follow=follow)) as pieces:
@@ -555,6 +588,11 @@ class KubernetesLauncher:
 
 def _place(process: ProcessId) -> tuple[str, Role, int]:
     return process.job_id, process.role, process.index
+
+
+def _grace(seconds: float) -> int:
+    """What a deletion says: a grace of 0 would remove the object while its containers still run."""
+    return max(1, math.ceil(seconds))
 
 
 def _port(listen: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.kubernetes.client import Manifest
 from elasticdl_agent.kubernetes.pod_states import CONTAINER, FINALIZER, GATE, INCARNATION, INDEX, JOB, ROLE
-from elasticdl_agent.kubernetes.settings import KubernetesSettings, parse_pairs, parse_volumes
+from elasticdl_agent.kubernetes.settings import KubernetesSettings, parse_pairs, parse_volumes, times
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
@@ -203,10 +203,10 @@ class PodTemplate:
     def _resources(self, spec: ProcessSpec) -> Manifest:
         settings = self.settings
         worker = spec.id.role is Role.WORKER
-        times = max(1, spec.slots)
+        slots = max(1, spec.slots)
         cpu, memory = settings.server_cpu, settings.server_memory
         if worker:
-            cpu, memory = _times(settings.worker_cpu, times), _times(settings.worker_memory, times)
+            cpu, memory = times(settings.worker_cpu, slots), times(settings.worker_memory, slots)
         requests, limits = {"cpu": cpu, "memory": memory}, {}
         if spec.memory_mib:
             requests["memory"] = limits["memory"] = f"{spec.memory_mib}Mi"
@@ -301,11 +301,3 @@ def _owned(manifest: Manifest, job_id: str, uid: str) -> Manifest:
 
 def _whole(key: str) -> dict[str, str]:
     return {"key": key, "path": key}
-
-
-def _times(amount: str, times: int) -> str:
-    """A multiple of a quantity."""
-    if times == 1:
-        return amount
-    digits = amount.rstrip("mkMGTi")
-    return f"{float(digits) * times:g}{amount[len(digits) :]}"

@@ -110,7 +110,11 @@ class ResourceMirror(Generic[T]):
 
     def _take(self, item: Manifest) -> str:
         name = str(item["metadata"]["name"])
-        found = self._digest(item)
+        try:
+            found = self._digest(item)
+        except (KeyError, TypeError, ValueError) as error:
+            _log.warning("an object that only looks like one of ours is passed over", name=name, error=repr(error))
+            return name
         if self.items.get(name) != found:
             self.items[name] = found
             self._changed(name, found)

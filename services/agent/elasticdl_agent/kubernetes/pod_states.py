@@ -14,7 +14,7 @@ FINALIZER = "elasticdl.org/told"
 """Keeps the record of a pod until its job has ended: also what others delete is seen to the end."""
 GATE = "elasticdl.org/older-incarnation"
 CONTAINER = "elasticdl"
-_CANNOT_START = 127
+CANNOT_START = 127
 _HOPELESS = {
     "InvalidImageName": "the name of the image {image} is malformed: mend --image",
     "ErrImageNeverPull": "the image {image} is not on the node and must not be pulled: change --image_pull_policy",
@@ -109,7 +109,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         hopeless = str(waits.get("reason")) in _HOPELESS
         if hopeless:
             explanation = _told(_HOPELESS[str(waits["reason"])], image, str(waits.get("message") or ""))
-            found = ProcessStatus(process, ProcessState.EXITED, _CANNOT_START, "cannot_start")
+            found = ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start")
         elif "running" in state:
             found = ProcessStatus(process, ProcessState.RUNNING, pid=1)
         else:

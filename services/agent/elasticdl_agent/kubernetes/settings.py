@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -14,9 +15,11 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.settings import ProcessSettings
 
 _PLAIN = "ELASTICDL_"
-_QUANTITY = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?)(?P<unit>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
-_DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_UNITS = {**_DECIMAL, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_QUANTITY = re.compile(
+    r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+))((?P<unit>[numkMGTPE]|[KMGTPE]i)|(?P<exponent>[eE][+-]?[0-9]+))?"
+)
+_DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_UNITS = {**_DECIMAL, **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}}
 
 
 class KubernetesSettings(ProcessSettings):
@@ -115,10 +118,21 @@ def quantity(text: str | float) -> float:
     Raises:
         InvalidInputError: it is none.
     """
-    match = _QUANTITY.fullmatch(str(text))
+    number, unit = _parts(str(text))
+    return float(number) * _UNITS[unit]
+
+
+def times(text: str, factor: int) -> str:
+    """A multiple of a quantity, to the last digit."""
+    number, unit = _parts(text)
+    return f"{Decimal(number) * factor:f}{unit}"
+
+
+def _parts(text: str) -> tuple[str, str]:
+    match = _QUANTITY.fullmatch(text)
     if match is None:
         raise InvalidInputError(f"{text!r} is no amount", fix="write it as Kubernetes does: 2, 500m, 2Gi")
-    return float(match["number"]) * _UNITS[match["unit"] or ""]
+    return match["number"] + (match["exponent"] or ""), match["unit"] or ""
 
 
 def parse_pairs(text: str, separator: str) -> dict[str, str]:

@@ -77,12 +77,22 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What all processes of all jobs have: the base, gRPC's pollers, tracebacks, output that nothing holds back.
+    """What all processes of all jobs on this machine have."""
+    base = base_environment(variables)
+    return {**base, **fixed_environment(base)}
+
+
+def fixed_environment(chosen: Mapping[str, str]) -> dict[str, str]:
+    """What every launcher gives every process: gRPC's pollers, tracebacks, output that nothing holds back.
 
     And one order of sets: a model may be made by going through one.
+
+    Args:
+        chosen: variables that the process has; of what may be chosen, they stay.
     """
-    base, own = base_environment(variables), {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**poller_variables(), **waiting_variables(base), **base, **own, **HASHING}
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **HASHING}
+    may_be_chosen = {**poller_variables(), **waiting_variables(chosen)}
+    return own | {name: value for name, value in may_be_chosen.items() if name not in chosen}
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
