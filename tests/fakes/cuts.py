@@ -101,14 +101,17 @@ def sampled(name: str, places: Sequence[T], most: int) -> Sequence[T]:
 
 @functools.cache
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""  # no git: always the same places
     return done.stdout.strip()
 
 

@@ -22,7 +22,7 @@ from tests.fakes.kubernetes.cluster import FakeKubernetes
 pytestmark = pytest.mark.contract
 
 REAL = os.environ.get("ELASTICDL_TEST_KUBECONFIG", "")
-WAIT_S = 20.0
+WAIT_S = 60.0
 MERGE, STRATEGIC, JSON, APPLY = (
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",

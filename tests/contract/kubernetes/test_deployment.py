@@ -110,7 +110,7 @@ async def test_the_agent_s_rights_are_enough(directories: AgentDirectories) -> N
             assert b"ready" in b"".join([piece async for piece in log])
             await launcher.terminate_job("a-1", grace_s=10.0)
             await until(launcher, newer, ProcessState.EXITED)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while launcher.leaving("a-1"):  # noqa: ASYNC110 - the port tells nobody of it
                     await asyncio.sleep(0.02)  # a poll of the loop beside
             assert not cluster.do(lambda: [key for key in cluster.store.objects if "a-1" in key[2]])

@@ -106,7 +106,7 @@ class AgentHarness:
 
 async def until(launcher: Launcher, process: ProcessId, state: ProcessState) -> ProcessStatus:
     """Watches until the process is in that state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         async for status in launcher.watch(process.job_id):
             if status.id == process and status.state is state:
                 return status
@@ -116,7 +116,7 @@ async def until(launcher: Launcher, process: ProcessId, state: ProcessState) -> 
 async def printed(launcher: Launcher, process: ProcessId, text: bytes) -> bytes:
     """Follows the log until the text is in it."""
     seen = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         async for piece in launcher.logs(process.job_id, process.role, process.index, tail=None, follow=True):
             seen += piece
             if text in seen:

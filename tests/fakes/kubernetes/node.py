@@ -18,6 +18,8 @@ from tests.fakes.kubernetes.objects import KINDS, Object, Refusal, now
 from tests.fakes.kubernetes.store import Store
 
 PODS = KINDS["pods"]
+_DEATH_S = 15.0
+"""Seconds in which what was killed is gone, on the most loaded machine."""
 _UNSHARE = ("unshare", "-m" if os.geteuid() == 0 else "-Urm")
 _MOUNTS = """set -e
 mount -t tmpfs none /mnt
@@ -98,6 +100,8 @@ class Kubelet:
 
     async def close(self) -> None:
         self.power_off()
+        if self.pods:  # until all have been waited for: who leaves sooner leaves open pipes to the collector
+            await asyncio.wait(self.pods.values(), timeout=_DEATH_S)
         for task in self.pods.values():
             task.cancel()
         await asyncio.gather(*self.pods.values(), return_exceptions=True)
@@ -133,6 +137,8 @@ class Kubelet:
             start_new_session=True,
         )
         self.processes[uid] = process
+        if not self.powered:
+            _kill(process)  # the power went while it was started
         output = self.output.setdefault(key, [])
         output.clear()
         self._tell(pod, {"running": {"startedAt": started}}, phase="Running")
@@ -143,6 +149,8 @@ class Kubelet:
         code = await process.wait()
         _kill(process)
         del self.processes[uid]
+        if uid in self._kills:
+            self._kills.pop(uid)[1].cancel()  # its number may be another's by then
         code = 128 - code if code < 0 else code
         reason = "Completed" if code == 0 else "Error"
         ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}

@@ -298,7 +298,7 @@ class ApiServer:
         leaving, cutting = asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())
         taking = None
         try:
-            while loop.time() < until:
+            while not queue.empty() or loop.time() < until:  # what has happened is told, however late
                 taking = taking or asyncio.ensure_future(queue.get())
                 wait = min(_BOOKMARK_S, max(0.0, until - loop.time()))
                 done, _ = await asyncio.wait(

@@ -37,10 +37,6 @@ _ANY = re.compile(r"NAME-[a-z0-9]{6}|tok-[a-z0-9]{8}")
 """Names that are drawn."""
 
 
-_ANY = re.compile(r"NAME-[a-z0-9]{6}|tok-[a-z0-9]{8}")
-"""Names that are drawn."""
-
-
 @dataclass
 class Asked:
     """One request.

@@ -27,7 +27,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("api", "scheduler", "master", "ps", "worker", "agent")
 OWN = {"elasticai_api", "elasticdl", "elasticdl_preprocessing", "recordio", "tests"}
 OPTIONAL = {
-    "agent": {"sqlalchemy"},  # for `up`, which the extra `local` brings with the api
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {
         "pyarrow",
