@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.feature_column.feature_column_v2 import FeatureTransformationCache
 
+from elasticdl.python.elasticdl.feature_column.feature_column import embedding_column
 from elasticdl_preprocessing import layers
 from elasticdl_preprocessing.feature_column.feature_column import concatenated_categorical_column
 from elasticdl_preprocessing.utils import analyzer_utils
@@ -134,6 +137,20 @@ def test_statistics_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert analyzer_utils.get_bucket_boundaries("age", [10, 78]) == [15, 67, 89]
     assert analyzer_utils.get_distinct_count("city", 19) == 50
     assert analyzer_utils.get_vocabulary("city", ["a", "b"]) == "./city.txt"
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_vectors_of_weighted_ids_are_combined_as_tensorflow_does(combiner: str) -> None:
+    vectors = tf.reshape(tf.range(10.0), (5, 2))
+    ids = tf.sparse.from_dense(tf.constant([[1, 2, 3], [4, 0, 0]], tf.int64))
+    weights = tf.SparseTensor(ids.indices, tf.constant([-1.0, 2.0, 0.5, -3.0]), ids.dense_shape)
+    identity = tf.feature_column.categorical_column_with_identity("ids", 5)
+    column = embedding_column(tf.feature_column.weighted_categorical_column(identity, "weights"), 2, combiner)
+    table = SimpleNamespace(**{column._attribute: lambda found: tf.gather(vectors, found)})
+    features = FeatureTransformationCache({"ids": ids, "weights": weights})
+    found = column.get_dense_tensor(features, SimpleNamespace(_layer=table))
+    wanted = tf.nn.safe_embedding_lookup_sparse(vectors, ids, weights, combiner=combiner)
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-6)
 
 
 def test_a_concatenated_column_has_the_ids_of_all() -> None:

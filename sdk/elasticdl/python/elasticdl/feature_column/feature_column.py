@@ -64,6 +64,8 @@ class EmbeddingColumn(columns.DenseColumn, _Fields):  # type: ignore[misc]  # Te
         """The combined vectors, float32 ``[records, dimension]``; zeros for a record without ids."""
         ids, weights = transformation_cache.get(self, state_manager)
         kept = ids.values >= 0
+        if weights is not None and self.combiner != "sum":
+            kept &= weights.values > 0  # as tf.nn.safe_embedding_lookup_sparse has it
         record = tf.boolean_mask(ids.indices[:, 0], kept)
         vectors = getattr(state_manager._layer, self._attribute)(tf.boolean_mask(ids.values, kept))
         weight = tf.boolean_mask(tf.ones_like(ids.values, tf.float32) if weights is None else weights.values, kept)
