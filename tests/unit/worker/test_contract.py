@@ -18,6 +18,7 @@ from elasticdl_core.contract import TABLE, Subject, Verdict, find
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.model.callbacks import translate_callbacks
+from elasticdl_worker.trainers.tensorflow.model.contract import _replaced, check_optimizer
 from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
@@ -155,6 +156,12 @@ REFUSED = {
         "import functools\ndef mine(self, pairs): pass\ndef optimizer():\n    made = keras.optimizers.Adam(0.1)\n"
         "    made.apply_gradients = functools.partial(mine, made)\n    return made\n",
         "the optimizer Adam, whose apply_gradients the module replaced,",
+        "has an update of its own",
+    ),
+    "a wrapped update": (
+        "import functools\ndef optimizer():\n    made = keras.optimizers.SGD(0.1)\n    plain = made.apply_gradients\n"
+        "    made.apply_gradients = functools.wraps(plain)(lambda pairs: plain(pairs[:1]))\n    return made\n",
+        "the optimizer SGD, whose apply_gradients the module replaced,",
         "has an update of its own",
     ),
     "a replaced step": (
@@ -356,6 +363,21 @@ async def test_keras_schedules_go_by_epoch(schedule: str, rates: Any, make_spec:
     model = keras.models.load_model(tmp_path / "out" / "model.keras", compile=False)
     for variable in model.weights:
         np.testing.assert_allclose(parameters.dense[variable.path], variable.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["update_step", "apply"])  # its own, and one that it inherits
+def test_an_update_that_was_replaced_in_the_class_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_optimizer(keras.optimizers.Adam())
+    plain = getattr(keras.optimizers.Adam, name)
+    monkeypatch.setattr(keras.optimizers.Adam, name, lambda self, *given: plain(self, *given))
+    with pytest.raises(UserCodeError, match=f"the optimizer Adam, whose {name} the module replaced"):
+        check_optimizer(keras.optimizers.Adam())
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "RMSprop", "Ftrl"])
+def test_optimizers_of_older_keras_are_as_keras_wrote_them(name: str) -> None:
+    assert _replaced(getattr(tf_keras.optimizers, name)()) == []
+    assert _replaced(getattr(tf_keras.optimizers.legacy, name)()) == []
 
 
 def test_early_stopping_of_keras_becomes_ours() -> None:

@@ -78,3 +78,16 @@ def test_tensorflow_state_moves_exactly(count: int) -> None:
     assert layer.count.numpy().tolist() == [998_257 - count, -5 + count * 2**40]
     assert layer.latest.numpy().tolist() == [big, -3]
     assert layer.flag.numpy().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("rule", [Merge.MAX, Merge.MIN, Merge.LAST])
+def test_a_selected_value_that_is_no_number_shows_in_the_sums(rule: Merge) -> None:
+    """Its bits, which are sent as whole numbers, were finite: a group went on with it where servers refuse it."""
+    high = keras.Variable([0.0, 0.0], trainable=False, aggregation="none")
+    state = ModelState(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), {"high": high})
+    state.rules = {"high": rule}
+    changes = StateChanges(state, ["high"], 2)
+    for value, finite in (([np.inf, 1.0], True), ([np.nan, 1.0], False)):
+        before = changes.read()
+        state.variables["high"].assign(value)
+        assert np.isfinite(changes.take(before, tf.constant(1.0), tf.constant(1)).numpy()).all() == finite

@@ -14,7 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.fused_losses import FusedLoss
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.torch.model.build import TorchBuildOptions, build_model
+from elasticdl_worker.trainers.torch.model.calling import cut
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions
@@ -241,3 +244,27 @@ def test_a_metric_that_is_not_of_the_records_is_refused(function: Any, words: st
     table = torch.arange(4.0 * records).view(records, 4)
     with pytest.raises(UserCodeError, match=rf"the metric own .*{words}.*: it gives for a minibatch what is no mean"):
         make_metrics(module, None, ()).update(torch.zeros(records, 4), table, records)
+
+
+def test_a_mean_of_numbers_of_16_bits_is_a_mean_though_it_is_rounded() -> None:
+    """Jobs with --autocast bfloat16 and a loss of their own were refused for how their mean was rounded."""
+
+    def mean(labels: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
+        return functional.softplus(predictions).mean()
+
+    def weighed(labels: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
+        weights = 1 + 9 * labels
+        return (functional.softplus(predictions) * weights).sum() / weights.sum()
+
+    def look(loss: Any, dtype: torch.dtype) -> None:
+        draw = torch.Generator().manual_seed(1)
+        fused = FusedLoss(True, cut, lambda features: features, loss)
+        for _ in range(8):
+            given = torch.randn(32, generator=draw).to(dtype)
+            labels = (torch.rand(32, generator=draw) < 0.3).to(dtype)
+            fused.look(Minibatch(given, labels, 32), 32)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        look(mean, dtype)
+        with pytest.raises(UserCodeError, match="no mean over records"):
+            look(weighed, dtype)

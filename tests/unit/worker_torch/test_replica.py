@@ -25,6 +25,7 @@ from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.framework import Preparation
+from elasticdl_worker.trainers.state_merging import Merge
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
@@ -380,3 +381,18 @@ def test_whole_numbers_move_by_the_exact_sum_of_all_microbatches(count: int) -> 
     wrapped = (-count * 2**62 + 2**63) % 2**64 - 2**63
     assert model.left.tolist() == [998_257 - count, -5 + count * 2**40, wrapped]
     assert model.seen.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("rule", [Merge.MAX, Merge.MIN, Merge.LAST])
+def test_a_selected_value_that_is_no_number_shows_in_the_sums(rule: Merge) -> None:
+    """Its bits, which are sent as whole numbers, were finite: a group went on with it where servers refuse it."""
+    model = nn.Module()
+    model.register_buffer("high", torch.zeros(2))
+    state = TorchModelState(model, dict(model.named_buffers()))
+    state.rules["high"] = rule
+    changes = TorchStateChanges(state, ["high"], microbatches=2)
+    for value, finite in ((torch.inf, True), (torch.nan, False)):
+        changes.begin()
+        model.high[0] = value
+        assert bool(changes.take(3, 1).isfinite().all()) == finite
+        changes.undo()

@@ -16,7 +16,8 @@ from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 
 _LOOKS = 8
 """Minibatches that are looked at: in the first one all weights may be equal."""
-_CLOSE = 1e-3
+_CLOSE, _CLOSE_OF_HALF = 1e-3, 2e-2
+"""How far a mean over records may be off by rounding; the latter where the loss is of 16 bits."""
 
 
 class FusedLoss:
@@ -57,10 +58,11 @@ class FusedLoss:
         ]
         if any(part is None for half in halves for part in half):
             return
-        whole = float(self._loss(batch.labels, predictions))
+        loss = self._loss(batch.labels, predictions)
+        whole, close = float(loss), _CLOSE_OF_HALF if "float16" in str(getattr(loss, "dtype", "")) else _CLOSE
         first, second = (float(self._loss(*half)) for half in halves)
         mean = (first * at + second * (records - at)) / records
-        if not (math.isfinite(whole) and math.isfinite(mean)) or abs(whole - mean) <= _CLOSE * (1e-3 + abs(whole)):
+        if not (math.isfinite(whole) and math.isfinite(mean)) or abs(whole - mean) <= close * (1e-3 + abs(whole)):
             return
         raise UserCodeError(
             f"the loss is {whole:.6g} on {records} records and {mean:.6g} on average on their halves: it is no mean "

@@ -15,6 +15,7 @@ from elasticdl_worker.trainers.tensorflow.types import KerasModel, KerasOptimize
 from elasticdl_worker.user_code.zoo_path import source_location
 
 _KERAS = ("keras.", "tf_keras.", "tensorflow.", "elasticdl.")
+_WRAPPING = ("elasticdl_worker.", "contextlib")
 _HALF = "float16"
 _UNKNOWN = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps", "adaptive_epsilon")
 
@@ -111,17 +112,24 @@ def _overridden(kind: type, base: type) -> Iterator[str]:
 
 def _replaced(thing: object) -> list[str]:
     """Methods of Keras' own classes that were replaced, on the instance or on the class, by others than Keras."""
-    own = [kind for kind in type(thing).__mro__ if kind.__module__.startswith(_KERAS)]
+    own = [kind for kind in reversed(type(thing).__mro__) if kind.__module__.startswith(_KERAS)]
     methods = {name: value for kind in own for name, value in vars(kind).items() if inspect.isroutine(value)}
     given = {name: value for name, value in vars(thing).items() if name in methods}
     return sorted(name for name, value in (methods | given).items() if not _is_of_keras(value))
 
 
 def _is_of_keras(method: object) -> bool:
-    # What binds a method of Keras, as Keras itself does with some, is of Keras, whatever wraps it.
-    method = inspect.unwrap(getattr(method, "__func__", method))  # type: ignore[arg-type]
-    module = str(getattr(method, "__module__", None) or "")
-    return module.startswith(_KERAS) or not (inspect.isfunction(method) or isinstance(method, functools.partial))
+    # What binds a method of Keras, as Keras itself does with some, is of Keras; what wraps one has to be, too.
+    while True:
+        method = getattr(method, "__func__", method)
+        if not (inspect.isfunction(method) or isinstance(method, functools.partial)):
+            return True
+        written_in = getattr(method, "__globals__", {}).get("__name__", "")
+        if not written_in.startswith(_KERAS + _WRAPPING):
+            return False
+        if not hasattr(method, "__wrapped__"):
+            return True
+        method = method.__wrapped__
 
 
 def _check_options(optimizer: object, name: str) -> None:

@@ -42,7 +42,8 @@ def _note_attributes(path: str, value: object, found: dict[int, str]) -> None:
         found[id(value)] = path
         parts = ((f"{path}.{name}".lstrip("."), one) for name, one in vars(value).items() if not name.startswith("_"))
     elif isinstance(value, Mapping):
-        parts = ((f"{path}[{key!r}]", one) for key, one in value.items())
+        # Other keys may be shown by where they are in memory, which is elsewhere in each process.
+        parts = ((f"{path}[{key!r}]", one) for key, one in value.items() if isinstance(key, str | int))
     elif isinstance(value, list | tuple):
         parts = ((f"{path}[{place}]", one) for place, one in enumerate(value))
     else:

@@ -95,9 +95,11 @@ class StateChanges:
             )
 
     def _placed(self, value: Tensor, microbatch: Tensor) -> Tensor:
-        """A mark that there are values, and the values, at the place of a microbatch."""
+        """A mark that there are values, NaN if one of them is, and the values, at the place of a microbatch."""
         halves = value if value.dtype.size == 1 else tf.bitcast(value, tf.uint16)
-        given = tf.concat([[1.0], tf.reshape(tf.cast(halves, tf.float32), [-1])], 0)
+        bad = tf.reduce_any(tf.math.is_nan(value)) if value.dtype.is_floating else False
+        mark = tf.where(bad, [math.nan], [1.0])
+        given = tf.concat([mark, tf.reshape(tf.cast(halves, tf.float32), [-1])], 0)
         place = tf.one_hot(microbatch, self._microbatches, dtype=tf.float32)
         return tf.reshape(place[:, tf.newaxis] * given[tf.newaxis], [-1])
 

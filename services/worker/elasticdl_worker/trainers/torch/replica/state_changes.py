@@ -111,10 +111,10 @@ class TorchStateChanges:
                 value.copy_(self._chosen(value, part, rule) if rule.selects else _moved(value, part, rows, rule))
 
     def _placed(self, value: torch.Tensor, microbatch: int) -> torch.Tensor:
-        """A mark that there are values, and the values, at the place of a microbatch."""
+        """A mark that there are values, NaN if one of them is, and the values, at the place of a microbatch."""
         given = packed(value)
         places = given.new_zeros(self._microbatches, 1 + len(given))
-        places[microbatch, 0] = 1.0
+        places[microbatch, 0] = torch.where(value.isnan().any(), torch.nan, 1.0)
         places[microbatch, 1:] = given
         return places.reshape(-1)
 
