@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import inspect
 
 import pytest
 
@@ -64,6 +65,25 @@ async def test_a_cancelled_task_ends_the_wait() -> None:
         await task
     with pytest.raises(concurrent.futures.CancelledError):
         future.result(0)
+
+
+async def test_a_task_that_is_cancelled_before_its_first_step_ends_the_wait() -> None:
+    """The coroutine was never awaited, and whoever waited for it waited for ever."""
+    executor, ran = LoopExecutor(asyncio.get_running_loop()), []
+
+    async def run() -> None:
+        ran.append(1)
+
+    coroutine = run()
+    future = executor.submit(coroutine)
+    await asyncio.sleep(0)
+    (task,) = executor._running.values()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(0)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+    assert (ran, executor._running) == ([], {})
 
 
 async def test_what_is_given_up_before_its_turn_never_runs() -> None:

@@ -43,13 +43,18 @@ async def work(master: FakeMaster, parameters: Any, *, index: int = 0, framework
     framework = framework or TensorFlowFramework()
     client = MasterClient(master.address, lambda: "token", patience_s=10)
     session = Session(client, heartbeat_s=0.05, ps_generation=1)
-    traces = TraceWriter(master.job_dir, f"worker-{index}.0")
+    traces, loop = TraceWriter(master.job_dir, f"worker-{index}.0"), asyncio.get_running_loop()
 
     def train() -> ExitReason:
         module = framework.load_module(master.spec, Path(master.spec.model_zoo))
         engine = ParameterServerEngine(framework, master.spec, module, session, parameters, index, master.job_dir)
-        engine.prepare()
-        return TaskLoop(engine, session, traces).run()
+        try:
+            engine.prepare()
+            return TaskLoop(engine, session, traces).run()
+        except BaseException:
+            loop.call_soon_threadsafe(session.request_drain)
+            engine.stop_reading()  # which ends with the process elsewhere
+            raise
 
     beat = asyncio.create_task(session.send_heartbeats())
     try:

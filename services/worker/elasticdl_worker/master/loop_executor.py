@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -19,8 +20,8 @@ class LoopExecutor:
     """Runs coroutines on an event loop.
 
     A lighter ``asyncio.run_coroutine_threadsafe`` for what is done at every step: the task that runs the coroutine
-    sets the result itself, which saves a second future, its callbacks, and a turn of the loop. What has begun cannot
-    be cancelled through its future.
+    sets the result itself, which saves a second future and a turn of the loop. What has begun cannot be cancelled
+    through its future.
 
     Args:
         loop: the event loop.
@@ -47,7 +48,8 @@ class LoopExecutor:
         return future
 
     def _begin(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
-        self._running[future] = self._loop.create_task(self._run(coroutine, future))
+        task = self._running[future] = self._loop.create_task(self._run(coroutine, future))
+        task.add_done_callback(functools.partial(self._end, coroutine, future))
 
     async def _run(self, coroutine: Coroutine[object, None, T], future: Future[T]) -> None:
         try:
@@ -59,8 +61,12 @@ class LoopExecutor:
             future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            del self._running[future]
+
+    def _end(self, coroutine: Coroutine[object, None, T], future: Future[T], _: asyncio.Task[None]) -> None:
+        del self._running[future]
+        if not future.done():  # the task was cancelled before its first step, as those of a loop that ends are
+            coroutine.close()
+            future.set_exception(concurrent.futures.CancelledError())
 
 
 class _Submitted(Generic[T]):
