@@ -127,9 +127,10 @@ def _is_of_keras(method: object) -> bool:
         written_in = getattr(method, "__globals__", {}).get("__name__", "")
         if not written_in.startswith(_KERAS + _WRAPPING):
             return False
-        if not hasattr(method, "__wrapped__"):
+        wrapped = getattr(method, "__wrapped__", None)
+        if wrapped is None:
             return True
-        method = method.__wrapped__
+        method = wrapped
 
 
 def _check_options(optimizer: object, name: str) -> None:
