@@ -1,4 +1,4 @@
-"""Slots that others take: every launcher grants what no worker holds, and starts no worker on the rest."""
+"""Slots that others take: a launcher with slots grants what no worker holds, and starts no worker on the rest."""
 
 from __future__ import annotations
 
@@ -20,11 +20,23 @@ from tests.contract.launcher.conftest import (
     STUB_COMMANDS,
     AgentHarness,
     Harness,
+    PodHarness,
     until,
 )
 
 pytestmark = pytest.mark.contract
 JOB = "digits-x7k2p9"
+
+
+@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness", "tls_harness"])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Those that have slots of their own."""
+    return request.getfixturevalue(request.param)
+
+
+async def test_slots_of_a_cluster_are_not_reserved(pod_harness: PodHarness) -> None:
+    with pytest.raises(InvalidInputError, match="are not reserved here"):
+        await pod_harness.launcher.reserve("evening", 1, grace_s=1.0)
 
 
 def worker(index: int = 0) -> ProcessId:

@@ -27,6 +27,7 @@ SHOW_NOTHING = {
     "down": "ends a cluster",
     "jobs logs": "prints what others wrote, as it is",
     "jobs delete": "removes",
+    "sql": "trains, evaluates, predicts: each statement tells what it did in its own lines",
     "jobs trace": "writes a file",
     "tensorboard": "writes files, and runs until it is stopped",
     "context add": "keeps",
