@@ -29,14 +29,25 @@ def forward(rows=50, units=4, unbounded=False, broken=False, tied=False):
     elif rows:
         layer = tf.keras.layers.Embedding(rows, 4)
         x = layer(ids)
-        if tied:
+        if tied == "in the graph":
             x = x + layer.embeddings[0]
+        elif tied:
+            return Tied()
     x = tf.keras.layers.Concatenate()([inputs, x]) if rows or unbounded else inputs
     x = tf.keras.layers.Dense(units)(x)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
 
 def optimizer():
     return tf.keras.optimizers.SGD(0.01)
+"""
+TIED = """
+class Tied(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = tf.keras.layers.Embedding(1_000_000, 4), tf.keras.layers.Dense(1)
+
+    def call(self, inputs, training=False):
+        return self.out(self.layer(tf.cast(tf.abs(inputs[:, 0]) * 3, tf.int64)) + self.layer.embeddings[0])
 """
 FLOAT = 4
 
@@ -58,9 +69,11 @@ def test_what_servers_would_hold_as_a_table_is_one(tmp_path: Path, rows: int, ta
 
 
 def test_what_servers_cannot_train_is_told_apart(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, rows=1_000_000, tied=True)
+    sight = sight_of(tmp_path, module=MODEL + TIED, rows=1_000_000, tied=True)
     assert not sight.refusal
     assert "its weights are used directly" in sight.unserved
+    inside = sight_of(tmp_path, rows=1_000_000, tied="in the graph")  # which keeps the whole matrix in the model
+    assert (inside.tables, inside.unserved, inside.refusal) == (0, "", "")
 
 
 def test_an_embedding_without_a_bound_is_for_parameter_servers(tmp_path: Path) -> None:

@@ -307,7 +307,8 @@ def _settled(value: bool) -> asyncio.Future[bool]:
 
 async def _receive(connection: socket.socket, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
     """Receives an answer; an empty one at the end of the other side."""
-    await asyncio.wait_for(_readable(connection.fileno()), timeout_s)
+    async with asyncio.timeout(timeout_s):  # wait_for loses a cancellation that comes with the answer (Python 3.11)
+        await _readable(connection.fileno())
     try:
         data, passed, _, _ = socket.recv_fds(connection, 4096, 1)
     except ConnectionError:

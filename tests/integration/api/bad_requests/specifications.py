@@ -114,7 +114,7 @@ _OTHERS = [
     _of("checkpoint_dir_for_init", "~/x"),
     _of("training_data", "", "missing"),
     _of("num_ps", 1001),
-    _of("num_ps", 0),
+    _of("num_ps", -1),
     _of("max_workers", 1, "less than min_workers", {"min_workers": 2}),
     _of("grads_to_wait", 2, "asynchronous"),
     _of("max_staleness", 1, "synchronous", {"use_async": False}),
