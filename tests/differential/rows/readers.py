@@ -35,6 +35,10 @@ def parse(record):
         "y": tf.reshape(tf.cast(record["y"], tf.float32), [1]),
     }
 """
+LINES = """
+def feed(dataset, mode, metadata):
+    return give("x")(dataset.map(lambda line: tf.strings.split(line, ",")).map(lambda r: tf.ensure_shape(r, [10])), mode, metadata)
+"""
 READER = """
 from elasticdl.data import Shard
 
@@ -56,10 +60,6 @@ class Lines:
 
 def custom_data_reader(data_origin, records_per_task=None, **params):
     return Lines(data_origin)
-
-
-def feed(dataset, mode, metadata):
-    return give("x")(dataset.map(lambda line: tf.strings.split(line, ",")).map(lambda r: tf.ensure_shape(r, [10])), mode, metadata)
 """
 
 
@@ -70,7 +70,7 @@ def row(name: str, *parts: str, **more: object) -> Row:
 
 def reader(shards: str) -> str:
     """A reader of the module's own."""
-    return READER.replace("{shards}", shards)
+    return READER.replace("{shards}", shards) + LINES
 
 
 def ragged(place: Path, alike: bool) -> Mapping[str, Any]:
@@ -105,6 +105,7 @@ ROWS = [
     row("csv_large_minibatch", spec={"minibatch_size": 100}, two=""),
     row("tfrecord", EXAMPLE, data=tfrecord_files),
     row("recordio", EXAMPLE, data=recordio_files),
+    row("text", LINES, spec={"data_reader_params": {"kind": "text"}}),
     row("parquet", PARQUET, data=parquet_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),
