@@ -237,7 +237,7 @@ class AuthenticationMiddleware:
         self._app = app
         self._verify = verify
         self._secret = cluster_secret
-        self._watch = CredentialWatch(self._user)
+        self._watch = CredentialWatch(self._user, credential_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -262,7 +262,7 @@ class AuthenticationMiddleware:
         state = scope.setdefault("state", {})
         state.update(identity=identity, ruled=bool(rules))
         if isinstance(identity, Identity):
-            self._watch.hand_on(scope, credential_of(scope))
+            self._watch.hand_on(scope)
         if CONNECTION in state:
             state[CONNECTION].prove()
         await self._app(scope, receive, send)

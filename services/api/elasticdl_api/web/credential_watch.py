@@ -23,20 +23,23 @@ class CredentialWatch:
 
     Args:
         verify: raises where what a request showed is not valid any more.
+        credential_of: what a request showed.
     """
 
-    def __init__(self, verify: Callable[[Scope], Awaitable[object]]) -> None:
+    def __init__(self, verify: Callable[[Scope], Awaitable[object]], credential_of: Callable[[Scope], str]) -> None:
         self._verify = verify
+        self._credential_of = credential_of
         self._streams: dict[str, dict[End, Scope]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def hand_on(self, scope: Scope, credential: str) -> None:
+    def hand_on(self, scope: Scope) -> None:
         """Lets the stream that a request may open be watched, see ``watched``."""
-        scope["state"][_STATE] = self, credential
+        scope["state"][_STATE] = self
 
     @contextlib.contextmanager
-    def watching(self, scope: Scope, credential: str, end: End) -> Iterator[None]:
+    def watching(self, scope: Scope, end: End) -> Iterator[None]:
         """Watches over one stream until the block ends."""
+        credential = self._credential_of(scope)
         self._streams.setdefault(credential, {})[end] = scope
         if self._task is None:
             self._task = asyncio.create_task(self._look(), name="credentials of streams")
@@ -78,8 +81,5 @@ def watched(scope: Scope, end: End) -> contextlib.AbstractContextManager[None]:
         scope: of the request that opened it.
         end: ends the stream; a function of that stream alone.
     """
-    handed: tuple[CredentialWatch, str] | None = scope.get("state", {}).get(_STATE)
-    if handed is None:
-        return contextlib.nullcontext()
-    watch, credential = handed
-    return watch.watching(scope, credential, end)
+    watch: CredentialWatch | None = scope.get("state", {}).get(_STATE)
+    return contextlib.nullcontext() if watch is None else watch.watching(scope, end)
