@@ -85,13 +85,10 @@ class FakeHarness:
             self.launcher.finish(process, -int(argument))
 
 
-class AgentHarness:
-    """The process launcher, its agent in this process, its children real processes."""
+class RealProcesses:
+    """A launcher whose processes are real ones, each of which does as its variable ``STUB`` says."""
 
-    def __init__(self, launcher: ProcessLauncher, directories: AgentDirectories, agent: Agent) -> None:
-        self.launcher = launcher
-        self.directories = directories
-        self.agent = agent
+    launcher: Launcher
 
     def spec(
         self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0, memory_mib: int = 0
@@ -102,6 +99,17 @@ class AgentHarness:
         status = await until(self.launcher, process, ProcessState.RUNNING)
         await printed(self.launcher, process, b"ready\n")
         return status
+
+
+class AgentHarness(RealProcesses):
+    """The process launcher, its agent in this process, its children real processes."""
+
+    launcher: ProcessLauncher
+
+    def __init__(self, launcher: ProcessLauncher, directories: AgentDirectories, agent: Agent) -> None:
+        self.launcher = launcher
+        self.directories = directories
+        self.agent = agent
 
 
 async def until(launcher: Launcher, process: ProcessId, state: ProcessState) -> ProcessStatus:
@@ -184,7 +192,7 @@ async def tls_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarne
             yield AgentHarness(launcher, directories, agent)
 
 
-class PodHarness:
+class PodHarness(RealProcesses):
     """The Kubernetes launcher on a fake cluster, whose pods are real processes.
 
     Attributes:
@@ -194,16 +202,6 @@ class PodHarness:
     def __init__(self, launcher: KubernetesLauncher, cluster: FakeKubernetes) -> None:
         self.launcher = launcher
         self.cluster = cluster
-
-    def spec(
-        self, process: ProcessId, behaviour: str = "wait", *, slots: int = 0, memory_mib: int = 0
-    ) -> ProcessSpec:
-        return ProcessSpec(process, {"STUB": behaviour}, memory_mib=memory_mib, slots=slots)
-
-    async def ready(self, process: ProcessId) -> ProcessStatus:
-        status = await until(self.launcher, process, ProcessState.RUNNING)
-        await printed(self.launcher, process, b"ready\n")
-        return status
 
 
 @contextlib.contextmanager
