@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -53,7 +54,8 @@ class Processes:
         self._spec = spec
         self._launcher = launcher
         self._tell = tell
-        self._wanted: asyncio.Queue[do.Instruction] = asyncio.Queue()
+        self._wanted: asyncio.PriorityQueue[tuple[bool, int, do.Instruction]] = asyncio.PriorityQueue()
+        self._orders = itertools.count()
         self._seen: set[ProcessId] = set()
 
     def address(self, role: Role, index: int) -> str:
@@ -61,13 +63,16 @@ class Processes:
         return self._launcher.address(self._settings.job_id, role, index)
 
     def carry_out(self, instruction: do.Instruction) -> None:
-        """Takes a launch or a termination; they are carried out in order."""
-        self._wanted.put_nowait(instruction)
+        """Takes a launch or a termination; they are carried out in order, but launches of servers first.
+
+        Where there is room for some of the job's processes only, workers without servers could do nothing.
+        """
+        self._wanted.put_nowait((not isinstance(instruction, do.LaunchServer), next(self._orders), instruction))
 
     async def run(self) -> None:
         """Carries out launches and terminations until cancelled; waits out an agent that is away."""
         while True:
-            instruction = await self._wanted.get()
+            _, _, instruction = await self._wanted.get()
             async for _ in Attempts(_BACKOFF):
                 try:
                     failpoint("master.before_process_order")

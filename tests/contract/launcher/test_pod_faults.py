@@ -169,6 +169,26 @@ async def test_a_quota_without_room_is_waited_for(pod_harness: PodHarness) -> No
     await following
 
 
+async def test_servers_go_before_workers_that_wait_for_a_quota(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+
+    def allow(pods: int) -> None:
+        for quota in cluster.store.all("resourcequotas"):
+            cluster.store.delete(KINDS["resourcequotas"], "default", quota["metadata"]["name"])
+        quota = {"metadata": {"name": f"q{pods}"}, "spec": {"hard": {"pods": str(pods)}}}
+        cluster.store.create(KINDS["resourcequotas"], "default", quota)
+
+    cluster.do(lambda: allow(0))
+    for role in (Role.WORKER, Role.PS):
+        await launcher.launch(pod_harness.spec(process(role)))
+    cluster.do(lambda: allow(1))
+    await pod_harness.ready(process(Role.PS))
+    states = {status.id.role: status.state for status in await launcher.list(JOB)}
+    assert states == {Role.PS: ProcessState.RUNNING, Role.WORKER: ProcessState.PENDING}
+    cluster.do(lambda: allow(2))
+    await pod_harness.ready(process(Role.WORKER))
+
+
 async def test_what_waits_for_a_quota_is_not_lost_by_a_failed_try(pod_harness: PodHarness) -> None:
     launcher, cluster = pod_harness.launcher, pod_harness.cluster
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}

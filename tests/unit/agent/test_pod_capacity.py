@@ -63,6 +63,18 @@ def test_the_selector_and_quotas_bound_it() -> None:
     assert slots(nodes, [pod("a", "1", role="worker")], [quota]) == 2
 
 
+def test_servers_of_jobs_that_wait_for_room_come_before_workers() -> None:
+    """Of a node, and of a quota: workers that filled all of it would wait for their servers for ever."""
+    ours = [pod("a", "1", role="worker")] * 4
+    assert slots([node("a")], ours) == 4
+    assert slots([node("a")], [*ours, pod("", "250m", role="ps")]) == 3
+    assert slots([node("a"), node("b", cpu="4500m")], [*ours, pod("", "250m", role="ps")]) == 7
+    for hard, used in (({"requests.cpu": "2"}, {"requests.cpu": "2"}), ({"pods": "2"}, {"pods": "2"})):
+        quota = {"status": {"hard": hard, "used": used}}
+        assert slots([node("a")], ours[:2], [quota]) == 2
+        assert slots_of([node("a")], ours[:2], [quota], WORKER, {}, [pod("", "250m", role="ps")]) == 1
+
+
 def test_gpus_of_open_nodes_are_devices() -> None:
     found = devices_of([node("a", gpus="2"), node("b", gpus="8", unschedulable=True)], {})
     assert [one.name for one in found] == ["gpu0", "gpu1"]

@@ -92,6 +92,36 @@ async def test_a_process_that_may_not_be_ended_does_not_keep_the_next_from_its_l
     assert told == []
 
 
+async def test_servers_are_launched_before_workers_that_were_ordered_sooner() -> None:
+    """Where there is room for some of them only, workers alone could do nothing; the rest stays in its order."""
+    done: list[str] = []
+    all_done = asyncio.Event()
+
+    class Noting(FakeLauncher):
+        async def terminate(self, process: ProcessId, *, grace_s: float) -> None:
+            done.append(f"end {process.role} {process.index}")
+
+        async def launch(self, spec: Any) -> None:
+            done.append(f"{spec.id.role} {spec.id.index}")
+            if len(done) == 5:
+                all_done.set()
+
+    settings: Any = SimpleNamespace(job_id="a-aaaaaa", job_secret="s" * 32)
+    spec: Any = SimpleNamespace(envs={}, num_ps=2, keras="", device_share=0)
+    nobody: Any = None
+    processes = Processes(settings, spec, Noting(), nobody)
+    for order in (
+        do.TerminateServer(0, 0, 1.0),
+        do.LaunchWorker(0, 0, 0),
+        do.LaunchServer(0, 1, 0),
+        do.LaunchServer(1, 0, 0),
+        do.LaunchWorker(1, 0, 0),
+    ):
+        processes.carry_out(order)
+    await until(processes.run(), all_done)
+    assert done == ["ps 0", "ps 1", "end ps 0", "worker 0", "worker 1"]
+
+
 async def test_an_order_that_the_servers_refuse_keeps_no_other_waiting_and_comes_again() -> None:
     orders: list[int] = []
     pinned = asyncio.Event()

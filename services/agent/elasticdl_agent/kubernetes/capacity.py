@@ -21,8 +21,9 @@ def slots_of(
     quotas: Iterable[Manifest],
     request: Mapping[str, float],
     selector: Mapping[str, str],
+    waiting: Iterable[Manifest] = (),
 ) -> int:
-    """How many workers fit, those that run among them.
+    """How many workers fit, those that run among them, once the servers of jobs have room.
 
     Args:
         nodes: all of the cluster.
@@ -30,7 +31,10 @@ def slots_of(
         quotas: of the namespace of jobs.
         request: what a worker requests, by resource: cores, bytes.
         selector: labels of the nodes that run jobs.
+        waiting: servers of jobs that a quota has no room for.
     """
+    servers = [requests_of(pod) for pod in waiting]
+    over_quota = [{**asked, "pods": 1.0} for asked in servers]
     taken: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     pods_on: dict[str, int] = defaultdict(int)
     workers: dict[str, float] = defaultdict(float)
@@ -40,26 +44,33 @@ def slots_of(
         if is_worker(pod):
             for name, amount in asked.items():
                 workers[name] += amount
+            workers["pods"] += 1
         elif where:
             pods_on[where] += 1
             for name, amount in asked.items():
                 taken[where][name] += amount
-    fit = 0
+        elif JOB in (pod["metadata"].get("labels") or {}):
+            servers.append(asked)
+    rooms: list[dict[str, float]] = []
     for node in nodes:
         if not usable(node, selector):
             continue
         name, can = str(node["metadata"]["name"]), node.get("status", {}).get("allocatable") or {}
-        rooms = [
-            (quantity(can.get(kind, 0)) - taken[name][kind]) / amount for kind, amount in request.items() if amount
-        ]
-        rooms.append(quantity(can.get("pods", 110)) - pods_on[name])
-        fit += max(0, math.floor(min(rooms) + 1e-9))
+        room = {kind: quantity(can.get(kind, 0)) - taken[name][kind] for kind in request}
+        rooms.append({**room, "pods": quantity(can.get("pods", 110)) - pods_on[name]})
+    asked_by = {**request, "pods": 1.0}
+    for asked in servers if rooms else ():
+        most = max(rooms, key=lambda room: _times_in(asked_by, room))
+        for kind in most:
+            most[kind] -= 1.0 if kind == "pods" else asked.get(kind, 0.0)
+    fit = sum(_times_in(asked_by, room) for room in rooms)
     for quota in quotas:
         hard, used = quota.get("status", {}).get("hard") or {}, quota.get("status", {}).get("used") or {}
-        for kind, amount in request.items():
+        for kind, amount in asked_by.items():
             for spelled in (kind, f"requests.{kind}"):
                 if spelled in hard and amount:
                     others = max(0.0, quantity(used.get(spelled, 0)) - workers[kind])
+                    others += sum(asked.get(kind, 0.0) for asked in over_quota)
                     fit = min(fit, max(0, math.floor((quantity(hard[spelled]) - others) / amount + 1e-9)))
     return fit
 
@@ -104,6 +115,11 @@ def usable(node: Manifest, selector: Mapping[str, str]) -> bool:
         return False
     conditions = {one["type"]: one["status"] for one in node.get("status", {}).get("conditions") or []}
     return conditions.get("Ready") == "True"
+
+
+def _times_in(request: Mapping[str, float], room: Mapping[str, float]) -> int:
+    """How often a request fits; a hair's breadth less room is rounding."""
+    return max(0, math.floor(min(room[kind] / amount for kind, amount in request.items() if amount) + 1e-9))
 
 
 def _requests(container: Manifest) -> dict[str, float]:

@@ -46,6 +46,7 @@ class KubernetesClient:
 
     def __init__(self, access: KubernetesAccess, *, deadline_s: float = _DEADLINE_S) -> None:
         self._access = access
+        self._deadline_s = deadline_s
         self._http = httpx.AsyncClient(
             base_url=access.server,
             verify=access.tls if access.tls is not None else False,
@@ -134,18 +135,20 @@ class KubernetesClient:
                 return
             asked["continue"] = metadata["continue"]
 
-    async def lines(self, path: str, params: Mapping[str, str], *, silence_s: float | None) -> AsyncGenerator[bytes]:
+    async def lines(
+        self, path: str, params: Mapping[str, str], *, silence_s: float | None = None
+    ) -> AsyncGenerator[bytes]:
         """Yields the pieces of an answer as they come, for as long as something comes.
 
         Args:
             path: of a log or a list to watch.
             params: of the request.
-            silence_s: seconds without a byte after which it counts as broken off; None for any.
+            silence_s: seconds without a byte after which it counts as broken off; those of any request by default.
 
         Raises:
             ElasticDLError: as ``call``.
         """
-        timeout = httpx.Timeout(_DEADLINE_S, read=silence_s)
+        timeout = httpx.Timeout(self._deadline_s, read=silence_s or self._deadline_s)
         try:
             async with self._http.stream("GET", path, params=params, headers=self._headers(), timeout=timeout) as got:
                 if got.status_code >= 400:

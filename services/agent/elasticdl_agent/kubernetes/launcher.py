@@ -368,7 +368,14 @@ class KubernetesLauncher:
         return pod
 
     async def _create(self, process: ProcessId, pod: Manifest) -> bool:
-        """Makes a pod, unless it is there; returns whether it is: a quota may have no room."""
+        """Makes a pod, unless it is there; returns whether it is: a quota may have no room.
+
+        Workers let the servers of their job go first, without which they could do nothing.
+        """
+        waits = next((one for one in self._for_quota if one.job_id == process.job_id and one.role in SERVERS), None)
+        if waits is not None and process.role not in SERVERS:
+            self._explained[process] = f"waits until the quota has room for {waits}"
+            return False
         try:
             await self._client.call("POST", self._template.path("pods"), pod)
         except ConflictError:
@@ -463,7 +470,7 @@ class KubernetesLauncher:
                 raise
             except ElasticDLError as error:
                 _log.warning("a pod cannot be tidied up", process=str(process), error=error.message)
-        for process, pod in list(self._for_quota.items()):
+        for process, pod in sorted(self._for_quota.items(), key=lambda item: item[0].role not in SERVERS):
             if process.job_id in self._leaving:
                 await self.terminate(process, grace_s=0.0)
             elif process in self._for_quota:
@@ -557,7 +564,8 @@ class KubernetesLauncher:
         pods = [pod async for page, _ in client.pages("/api/v1/pods", living) for pod in page]
         quotas = [quota async for page, _ in client.pages(path("resourcequotas")) for quota in page]
         request = {"cpu": quantity(settings.worker_cpu), "memory": quantity(settings.worker_memory)}
-        slots = of_nodes.slots_of(nodes, pods, quotas, request, selector)
+        waiting = [pod for process, pod in self._for_quota.items() if process.role in SERVERS]
+        slots = of_nodes.slots_of(nodes, pods, quotas, request, selector, waiting)
         return CapacityInfo(slots, devices=of_nodes.devices_of(nodes, selector))
 
     async def _read(

@@ -12,6 +12,8 @@ from elasticdl_agent.kubernetes.pod_states import CONTAINER
 from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
 
 _AGAIN_S = 0.2
+_SILENCE_S = 60.0
+"""Seconds without a word after which a log is asked for anew: the way to its node may have broken silently."""
 
 
 class PodLog:
@@ -22,14 +24,22 @@ class PodLog:
         path: of the pod.
         ended: says whether it prints nothing more.
         since: leave out what was printed before, in seconds since 1970.
+        silence_s: seconds without a word after which a log that is followed is asked for anew.
     """
 
     def __init__(
-        self, client: KubernetesClient, path: str, ended: Callable[[], bool], since: float | None = None
+        self,
+        client: KubernetesClient,
+        path: str,
+        ended: Callable[[], bool],
+        since: float | None = None,
+        *,
+        silence_s: float = _SILENCE_S,
     ) -> None:
         self._client = client
         self._path = f"{path}/log"
         self._ended = ended
+        self._silence_s = silence_s
         self._params = {"container": CONTAINER}
         if since is not None:
             at = datetime.fromtimestamp(int(since), UTC)
@@ -46,8 +56,11 @@ class PodLog:
             over = self._ended()
             skip = sent
             try:
-                params = {**self._params, "follow": "true"} if follow and not over else self._params
-                async with contextlib.aclosing(self._client.lines(self._path, params, silence_s=None)) as pieces:
+                params, silence_s = self._params, None
+                if follow and not over:
+                    params, silence_s = {**params, "follow": "true"}, self._silence_s
+                asked = self._client.lines(self._path, params, silence_s=silence_s)
+                async with contextlib.aclosing(asked) as pieces:
                     async for piece in pieces:
                         new = piece[skip:]
                         skip = max(0, skip - len(piece))
