@@ -29,6 +29,7 @@ from elasticdl_core.ports.launcher import (
 from elasticdl_core.task import TaskId
 from elasticdl_proto.v1 import master_pb2, ps_pb2
 from elasticdl_runtime import tokens
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
 from tests.fakes.pulse import Gate, Pulse
@@ -180,7 +181,7 @@ class FakeWorker:
                 await self.do(task)
             if not answer.tasks:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.drain.wait(), timeout=min(answer.wait_s, 0.05))
+                    await within(self.drain.wait(), min(answer.wait_s, 0.05))
 
     async def do(self, task: Any) -> None:
         id_ = TaskId.parse(task.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.beside import connect_beside
 from elasticdl_runtime.rpc.framing import Frame
 
@@ -32,7 +33,7 @@ class Plain:
 
     async def receive(self) -> bytes:
         """The next message; nothing at the end."""
-        return await asyncio.wait_for(self._next(), _DEADLINE_S)
+        return await within(self._next(), _DEADLINE_S)
 
     async def _next(self) -> bytes:
         head = await self._exactly(8)

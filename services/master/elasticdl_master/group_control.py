@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.tally import Tallied
+from elasticdl_runtime.lifecycle import wait_for_event
 from elasticdl_runtime.rpc.deadlines import deadline_for_files
 
 _DEADLINE_S = 60.0
@@ -244,5 +244,4 @@ class GroupControl:
     async def _next_word(self) -> None:
         """Waits until a member says something, or a moment."""
         self._desk.heard.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._desk.heard.wait(), _STEP_S)
+        await wait_for_event(self._desk.heard, _STEP_S)

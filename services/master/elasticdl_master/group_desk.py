@@ -18,6 +18,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state.tally import Tallied
 from elasticdl_master.state.workers import GROUP
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.lifecycle import wait_for_event
 
 HOLD_S = 0.2
 """An answer waits so long for news: a member is heard of a little more often than that."""
@@ -51,10 +52,7 @@ class _Board:
 
     async def news(self) -> None:
         """Waits until there is something else to tell, for a moment at most."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), HOLD_S)
-        except TimeoutError:
-            pass
+        await wait_for_event(self._changed, HOLD_S)
 
 
 class GroupDesk:

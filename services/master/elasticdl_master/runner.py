@@ -54,7 +54,7 @@ from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_runtime.lifecycle import EXIT_FENCED
+from elasticdl_runtime.lifecycle import EXIT_FENCED, within
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.telemetry import meters
 
@@ -443,11 +443,11 @@ class JobRunner:
         if self.machine is not None and await self._is_going_down():
             _log.info("told to stop, with all processes; the job is saved")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._depart(), _SAVE_S)
+                await within(self._depart(), _SAVE_S)
         else:
             _log.info("told to stop; the job stays as it is")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._outbox.flushed(), _LAST_WORDS_S)
+            await within(self._outbox.flushed(), _LAST_WORDS_S)
         self._end(0)
 
     async def _is_going_down(self) -> bool:

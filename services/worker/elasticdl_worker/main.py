@@ -28,7 +28,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EXIT_UNREACHABLE
 from elasticdl_runtime.device_turns import told_grant
 from elasticdl_runtime.failpoints import failpoint
-from elasticdl_runtime.lifecycle import run_service
+from elasticdl_runtime.lifecycle import run_service, within
 from elasticdl_runtime.memory import keep_large_blocks, keep_one_heap
 from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE, RpcSettings
 from elasticdl_runtime.telemetry import meters
@@ -218,7 +218,7 @@ async def _work(
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if outcome.done():
             ending = outcome.result()
-            await asyncio.wait_for(session.flush(), _FLUSH_S)
+            await within(session.flush(), _FLUSH_S)
             _log.info("the end", how=ending.value)
             return 0
         if beat.done():

@@ -65,14 +65,22 @@ def announce_ready(detail: str) -> None:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> bool:
-    """Waits until an event is set, or the time is over; returns whether it is set.
-
-    Unlike ``asyncio.wait_for`` of Python 3.11 it never loses a cancellation that comes together with the event.
-    """
+    """Waits until an event is set, or the time is over; returns whether it is set."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
+        await within(event.wait(), timeout_s)
     return event.is_set()
+
+
+async def within(awaitable: Awaitable[T], timeout_s: float) -> T:
+    """Waits for an answer; what is under way then is cancelled.
+
+    Unlike ``asyncio.wait_for`` of Python 3.11 it never loses a cancellation that comes together with the answer.
+
+    Raises:
+        TimeoutError: it did not come in time.
+    """
+    async with asyncio.timeout(timeout_s):
+        return await awaitable
 
 
 async def settle(*futures: asyncio.Future[Any]) -> None:

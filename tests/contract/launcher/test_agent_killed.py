@@ -16,6 +16,7 @@ from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime.launcher.client import ProcessLauncher
+from elasticdl_runtime.lifecycle import within
 from tests.contract.launcher.conftest import ENDPOINTS, NODE_TOKEN, SLOTS, STUB_COMMANDS, printed, until
 
 pytestmark = pytest.mark.contract
@@ -35,7 +36,7 @@ async def start_agent(directories: AgentDirectories, way: str) -> asyncio.subpro
         stdout=asyncio.subprocess.PIPE,
     )
     assert agent.stdout is not None
-    assert await asyncio.wait_for(agent.stdout.readline(), 60) == b"serving\n"
+    assert await within(agent.stdout.readline(), 60) == b"serving\n"
     return agent
 
 
@@ -53,7 +54,7 @@ async def test_nothing_outlives_the_agent(directories: AgentDirectories, number:
         children = psutil.Process(agent.pid).children(recursive=True)
         assert len(children) == (15 if way == "exec" else 16)  # and the zygote
         agent.send_signal(number)
-        code = await asyncio.wait_for(agent.wait(), 60)
+        code = await within(agent.wait(), 60)
         assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
         await asyncio.to_thread(psutil.wait_procs, children, timeout=20)
         assert [child for child in children if child.is_running()] == []

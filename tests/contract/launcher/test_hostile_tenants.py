@@ -25,6 +25,7 @@ from elasticdl_agent.processes.isolation import CONFINEMENT
 from elasticdl_agent.zygote.client import wanted
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role, Tenant
 from elasticdl_runtime.launcher.client import ProcessLauncher
+from elasticdl_runtime.lifecycle import within
 from tests.contract.launcher.conftest import NODE_TOKEN, printed, until
 from tests.fakes import bad_inputs
 
@@ -199,7 +200,7 @@ class Scene:
 
     async def require_calm(self) -> None:
         """The agent answers, no slot is taken but the victim's, and no process of the attacker lives."""
-        capacity = await asyncio.wait_for(self.launcher.capacity(), 10)
+        capacity = await within(self.launcher.capacity(), 10)
         bad_inputs.count("the node, by tenants' programs", 0, slots_leaked=sum(capacity.used.values()) - 1)
         assert dict(capacity.used) == {OTHER: 1}
         living = [one for one in await self.launcher.list(JOB) if one.state is not ProcessState.EXITED]

@@ -13,6 +13,7 @@ import pytest
 
 from elasticdl_api.settings import ApiSettings
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_runtime.lifecycle import within
 from tests.integration.api.conftest import ADMIN, SECRET
 from tests.integration.api.test_process import _environment, _serving
 
@@ -32,7 +33,7 @@ async def _ask_as_others(http: httpx.AsyncClient) -> list[int]:
 async def _clients(process: asyncio.subprocess.Process, data_dir: Path) -> set[str]:
     """The addresses in the log of requests, which is whole when the api has ended."""
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await within(process.wait(), 30) == 0
     lines = (data_dir / "logs" / "access.log").read_text().splitlines()
     return {entry["client"] for entry in map(json.loads, lines)}
 

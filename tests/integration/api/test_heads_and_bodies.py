@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from elasticdl_runtime.lifecycle import within
 from tests.integration.api.conftest import ADMIN
 from tests.integration.api.test_process import _address, _environment, _process
 
@@ -60,7 +61,7 @@ class Served:
 @asynccontextmanager
 async def _served(database_url: str, folder: Path) -> AsyncIterator[Served]:
     async with _process(_environment(database_url, folder)) as process:
-        served = Served(await asyncio.wait_for(_address(process), 60))
+        served = Served(await within(_address(process), 60))
         errors = process.stderr
         assert errors is not None
 
@@ -73,7 +74,7 @@ async def _served(database_url: str, folder: Path) -> AsyncIterator[Served]:
             yield served
         finally:
             process.terminate()
-            await asyncio.wait_for(process.wait(), 30)
+            await within(process.wait(), 30)
             await reading
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.lifecycle import within
 from tests.integration.api.conftest import ADMIN, MODULE, SECRET, make_zip
 from tests.integration.conftest import PostgresServer
 
@@ -74,7 +75,7 @@ async def _serving(
     environment: dict[str, str],
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     async with _process(environment) as process:
-        address = await asyncio.wait_for(_address(process), 60)
+        address = await within(_address(process), 60)
         assert process.stderr is not None
         draining = asyncio.create_task(process.stderr.read())
         try:
@@ -111,7 +112,7 @@ async def test_it_migrates_serves_and_stops_with_streams_open(empty_database_url
             process.send_signal(signal.SIGTERM)
             rest = [line async for line in lines]
         assert any(line.startswith("data:") for line in rest)
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await within(process.wait(), 30) == 0
 
 
 async def test_two_replicas_share_a_database(empty_database_url: str, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ async def test_two_replicas_share_a_database(empty_database_url: str, tmp_path: 
         job_id = await _submit(one)
         reading = asyncio.create_task(_read_to_end(two, job_id))
         assert (await one.post(f"/jobs/{job_id}/cancel")).json()["state"] == "CANCELLED"
-        assert "event: end" in await asyncio.wait_for(reading, 60)
+        assert "event: end" in await within(reading, 60)
 
 
 async def _read_to_end(http: httpx.AsyncClient, job_id: str) -> str:
@@ -179,7 +180,7 @@ async def test_it_does_not_start_with_settings_that_are_wrong_or_unsafe(
 ) -> None:
     environment = _environment("postgresql://u:p@127.0.0.1:1/x", tmp_path / "data", **changes)
     async with _process(environment) as process:
-        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        _, errors = await within(process.communicate(), 60)
         assert process.returncode == 64
         assert words in errors.decode()
         assert "fix: " in errors.decode()
@@ -188,5 +189,5 @@ async def test_it_does_not_start_with_settings_that_are_wrong_or_unsafe(
 async def test_the_migrate_command(empty_database_url: str, tmp_path: Path) -> None:
     environment = _environment(empty_database_url, tmp_path / "data")
     async with _process(environment, "migrate") as process:
-        output, _ = await asyncio.wait_for(process.communicate(), 60)
+        output, _ = await within(process.communicate(), 60)
         assert (process.returncode, output) == (0, b"the schema is up to date\n")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from elasticdl_runtime.lifecycle import within
 from tests.integration.api.conftest import ADMIN
 from tests.integration.api.test_process import _address, _environment, _process
 
@@ -42,7 +43,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 @contextlib.asynccontextmanager
 async def _served(database_url: str, folder: Path, **settings: str) -> AsyncIterator[Served]:
     async with _process(_environment(database_url, folder, **settings)) as process:
-        place = urlsplit(await asyncio.wait_for(_address(process), 60))
+        place = urlsplit(await within(_address(process), 60))
         assert place.hostname and place.port
         async with contextlib.AsyncExitStack() as stack:
             yield Served(place.hostname, place.port, stack)

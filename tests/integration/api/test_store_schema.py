@@ -24,6 +24,7 @@ from elasticdl_runtime import failpoints
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.tables import metadata
 from elasticdl_runtime.database.transitions import transition
+from elasticdl_runtime.lifecycle import within
 
 pytestmark = pytest.mark.integration
 
@@ -183,7 +184,7 @@ async def test_transition_records_the_error_and_notifies(database: Database) -> 
             await _insert(connection, "j")
             detail = {"error": {"message": "m"}}
             assert await transition(connection, "j", JobState.QUEUED, JobState.FAILED, "no", detail)
-        assert await asyncio.wait_for(heard.get(), 10) == "j"
+        assert await within(heard.get(), 10) == "j"
     async with database.transaction() as connection:
         row = (await connection.execute(text("SELECT state, reason, error FROM jobs"))).one()
     assert tuple(row) == ("FAILED", "no", {"message": "m"})

@@ -20,6 +20,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.api import ApiClient
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.tls import check_certificate, trust
 from elasticdl_runtime.tokens import issue
@@ -58,7 +59,7 @@ async def url(empty_database_url: str, tmp_path: Path, files: Files) -> AsyncIte
     tls = {"ELASTICDL_API_TLS_CERT": str(files.cert), "ELASTICDL_API_TLS_KEY": str(files.key)}
     environment = _environment(empty_database_url, tmp_path / "data", **tls)
     async with _process(environment) as process:
-        yield (await asyncio.wait_for(_address(process), 60)).replace("http:", "https:")
+        yield (await within(_address(process), 60)).replace("http:", "https:")
 
 
 async def test_clients_verify_the_api_and_send_no_token_to_another(
@@ -96,7 +97,7 @@ async def test_masters_verify_the_api(url: str, files: Files) -> None:
 async def test_the_api_does_not_listen_beyond_loopback_in_the_open(tmp_path: Path, host: str) -> None:
     environment = _environment("postgresql://u:p@127.0.0.1:1/x", tmp_path / "data", ELASTICDL_API_HOST=host)
     async with _process(environment) as process:
-        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        _, errors = await within(process.communicate(), 60)
     assert process.returncode == 64
     assert f"refusing to listen on {host} without TLS" in errors.decode()
     assert "ELASTICDL_API_PLAIN_HTTP=true" in errors.decode()
@@ -105,7 +106,7 @@ async def test_the_api_does_not_listen_beyond_loopback_in_the_open(tmp_path: Pat
 async def test_it_does_so_where_the_network_is_said_to_be_private(empty_database_url: str, tmp_path: Path) -> None:
     changes = {"ELASTICDL_API_HOST": "0.0.0.0", "ELASTICDL_API_PLAIN_HTTP": "true"}
     async with _process(_environment(empty_database_url, tmp_path / "data", **changes)) as process:
-        url = await asyncio.wait_for(_address(process), 60)
+        url = await within(_address(process), 60)
         async with httpx.AsyncClient() as http:
             assert (await http.get(url.replace("0.0.0.0", "127.0.0.1") + "/healthz")).status_code == 200
 
@@ -115,7 +116,7 @@ async def test_half_of_a_certificate_is_refused_at_the_start(tmp_path: Path, fil
         "postgresql://u:p@127.0.0.1:1/x", tmp_path / "data", ELASTICDL_API_TLS_CERT=str(files.cert)
     )
     async with _process(environment) as process:
-        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        _, errors = await within(process.communicate(), 60)
     assert process.returncode == 64 and "go together" in errors.decode()
 
 

@@ -18,6 +18,7 @@ from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.limits import Limits
+from elasticdl_runtime.lifecycle import within
 from tests.fakes.internal_api import InternalApi
 from tests.fakes.job_processes import JobProcesses
 from tests.fakes.redis_server import RedisServer
@@ -87,7 +88,7 @@ class Job:
             await self.masters[-1]
 
     async def finish(self, timeout: float = 60.0) -> int:
-        return await asyncio.wait_for(asyncio.shield(self.masters[-1]), timeout)
+        return await within(asyncio.shield(self.masters[-1]), timeout)
 
     def counts(self) -> list[dict[str, int]]:
         """How often each record was applied, by PS, as the newest checkpoint has it."""

@@ -15,7 +15,7 @@ from elasticdl_core.task import TaskId
 from elasticdl_master.state.limits import Limits
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime import tokens
-from elasticdl_runtime.lifecycle import EXIT_FENCED
+from elasticdl_runtime.lifecycle import EXIT_FENCED, within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import Server
 from tests.fakes.job_processes import MASTER_SERVICE
@@ -62,7 +62,7 @@ async def test_the_old_master_is_fenced_off_and_exits(make_job: MakeJob) -> None
     await job.api.pulse.until(lambda: len(job.processes.traces) > 3)
     job.processes.gate.clear()
     job.start_master()
-    assert await asyncio.wait_for(old, 20) == EXIT_FENCED
+    assert await within(old, 20) == EXIT_FENCED
     # A process would be gone at once; a task of this process takes the socket, which has a new owner, with it.
     await job.kill_master()
     job.start_master()
@@ -93,10 +93,10 @@ async def test_a_master_can_be_ended_while_it_begins(
     monkeypatch.setattr("elasticdl_runtime.rpc.service.Server", Ending)
     master = job.start_master()
     if end == "stopped":
-        assert await asyncio.wait_for(master, 20) == 0
+        assert await within(master, 20) == 0
     else:
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(asyncio.shield(master), 20)
+            await within(asyncio.shield(master), 20)
 
 
 async def test_a_cancellation_that_is_lost_does_not_keep_a_master(

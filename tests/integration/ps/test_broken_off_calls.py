@@ -18,6 +18,7 @@ from elasticdl_ps import servicer as servicer_module
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import DenseInit, Partition
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_runtime.tokens import Claims
 from elasticdl_worker.parameters import codec
@@ -247,7 +248,7 @@ async def test_who_waits_for_a_round_looks_again_though_the_last_pusher_is_gone(
     await asyncio.sleep(0)
     await cut.run(server.servicer.PushGradients(frame_of(push(1)), WORKER), 1)
     assert cut.broken
-    await asyncio.wait_for(waiting, 60)
+    await within(waiting, 60)
     assert server.partition.version == 1
     server.servicer.stop()
     server.servicer.close()

@@ -10,6 +10,7 @@ import pytest
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_runtime.lifecycle import within
 from elasticdl_worker.parameters.pulls import PullMoment
 from elasticdl_worker.parameters.rounds import follow
 from tests.integration.ps.synchronous_model import IDS, ensure, step
@@ -209,8 +210,8 @@ async def test_a_pull_waits_while_only_one_ps_is_back_at_the_checkpoint(start_se
     waiting = asyncio.create_task(
         follow(client._group.servers, await counted(0, PullMoment(one_version=True)), counted, patience_s=30)
     )
-    await asyncio.wait_for(seen.wait(), 30)
+    await within(seen.wait(), 30)
     assert not waiting.done()
     await master.restore(str(tmp_path), files)
-    parts = await asyncio.wait_for(waiting, 30)
+    parts = await within(waiting, 30)
     assert [part.version for part in parts] == [2, 2]

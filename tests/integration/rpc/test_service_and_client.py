@@ -21,6 +21,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_proto.v1 import agent_pb2, ps_pb2
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.client import PendingCall, RpcClient
 from elasticdl_runtime.rpc.framing import decode_frame, encode_frame
 from elasticdl_runtime.rpc.service import Server, listen, make_server
@@ -314,7 +315,7 @@ async def test_a_call_whose_channel_is_closed_fails_as_unavailable(address: str)
     try:
         pending = client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)
         waiting = asyncio.ensure_future(_of(pending))
-        await asyncio.wait_for(servicer.launched.wait(), 5)
+        await within(servicer.launched.wait(), 5)
         await client.close()
         with pytest.raises(UnavailableError, match="was closed"):
             await waiting
@@ -330,7 +331,7 @@ async def test_a_caller_that_is_cancelled_stays_so_even_if_its_channel_closes(ad
     client = RpcClient(address, AGENT, "good")
     try:
         waiting = asyncio.ensure_future(_of(client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)))
-        await asyncio.wait_for(servicer.launched.wait(), 5)
+        await within(servicer.launched.wait(), 5)
         waiting.cancel()
         await client.close()
         with pytest.raises(asyncio.CancelledError):

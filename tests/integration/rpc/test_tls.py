@@ -19,6 +19,7 @@ from elasticdl_core.ports.launcher import ProcessId, Role
 from elasticdl_proto.v1 import agent_pb2, ps_pb2
 from elasticdl_runtime.authority import CertificateAuthority
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, process_address
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.framing import Frame
@@ -82,7 +83,7 @@ async def server(tmp_path: Path) -> AsyncIterator[str]:
         yield address
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), 30)
+        await within(process.wait(), 30)
         await rest
 
 
@@ -225,7 +226,7 @@ async def test_certificates_are_replaced_while_both_sides_run(
         write(files[1], names[1])
         assert (await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=20)).slots == 7
         with pytest.raises(UnavailableError, match="was closed"):
-            await asyncio.wait_for(following, 20)  # on the connection before the last
+            await within(following, 20)  # on the connection before the last
     finally:
         servicer.release.set()
         await client.close()

@@ -15,6 +15,7 @@ from elasticdl_api.store.migrate import migrate
 from elasticdl_core.errors import FencedError
 from elasticdl_core.scheduling import Quota, Resources
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.scheduling import quotas_from_json
 from elasticdl_scheduler.store import PRUNED_AT_ONCE
 from elasticdl_scheduler.waiting import await_schema, is_migrated
@@ -99,7 +100,7 @@ async def test_it_waits_for_the_migration_and_says_so(empty_database_url: str) -
             await asyncio.wait({waiting}, timeout=0.2)
             assert not waiting.done()
             await migrate(owner)
-            await asyncio.wait_for(waiting, 30)
+            await within(waiting, 30)
         assert {(entry["event"], entry["log_level"]) for entry in logs} == {("waiting_for_database", "warning")}
         assert "elasticdl_api migrate" in logs[0]["fix"]
         assert await is_migrated(database)
@@ -116,7 +117,7 @@ async def test_it_stops_while_it_waits_for_the_migration(world: Any) -> None:
     await asyncio.wait({running}, timeout=0.2)
     assert not running.done()
     stop.set()
-    await asyncio.wait_for(running, 30)
+    await within(running, 30)
     assert await world.sql.fetchval("SELECT count(*) FROM scheduler_passes") == 0
 
 

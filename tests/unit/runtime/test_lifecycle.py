@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from elasticdl_runtime.lifecycle import wait_for_event
+from elasticdl_runtime.lifecycle import wait_for_event, within
 
 pytestmark = pytest.mark.unit
 
@@ -20,12 +21,15 @@ async def test_it_tells_whether_the_event_came() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_cancellation_that_comes_with_the_event_is_not_lost(turns: int) -> None:
+@pytest.mark.parametrize(
+    "wait", [wait_for_event, lambda event, s: within(event.wait(), s)], ids=["event", "any answer"]
+)
+async def test_a_cancellation_that_comes_with_the_event_is_not_lost(wait: Any, turns: int) -> None:
     event = asyncio.Event()
 
     async def wait_on() -> None:
         while True:
-            await wait_for_event(event, 60.0)
+            await wait(event, 60.0)
             event.clear()
 
     waiting = asyncio.create_task(wait_on())

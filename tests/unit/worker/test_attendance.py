@@ -12,6 +12,7 @@ from elasticdl_core.group.member import Book
 from elasticdl_core.group.steps import StepCourse
 from elasticdl_core.job import JobSpec
 from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_runtime.lifecycle import within
 from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.master.client import LeasedTask, MasterClient
 from elasticdl_worker.master.session import Session
@@ -68,7 +69,7 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
         attendance.enter(1, holds=True)
         for answers in range(1, ANSWERS + 1):
             # Whoever meets once more has heard the answer of before.
-            await asyncio.wait_for(master.until(lambda answers=answers: master.meetings > answers), 60)
+            await within(master.until(lambda answers=answers: master.meetings > answers), 60)
             for look in range(3):
                 entries = attendance.wishes(book, 1).entries
                 assert not entries or look == 0, "an answer brings each task once"
@@ -103,7 +104,7 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
             book.count(book.course.step_dealt([0]), [{"fed": RECORDS, "skips": []}], RECORDS)
         (token,) = book.ended
         attendance.speak(book, 1, 1.0, pinned=0)
-        await asyncio.wait_for(master.until(lambda: master.meetings > ANSWERS), 60)
+        await within(master.until(lambda: master.meetings > ANSWERS), 60)
         for _ in range(2):  # it is told until the member does not name it any more
             assert attendance.wishes(book, 1).acknowledged == [token]
         book.ended.clear()

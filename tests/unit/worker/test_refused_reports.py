@@ -16,6 +16,7 @@ from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_core.task import TaskType
 from elasticdl_master.json_forms import check_result
 from elasticdl_proto.v1 import master_pb2 as pb
+from elasticdl_runtime.lifecycle import within
 from elasticdl_worker.group import attendance as attending
 from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.master.client import MasterClient
@@ -96,7 +97,7 @@ async def test_a_member_that_is_not_heard_leaves(
     attendance.start()
     try:
         with pytest.raises(ElasticDLError, match="does not take what a member of the group says: that is no task"):
-            await asyncio.wait_for(session.send_heartbeats(), 60)
+            await within(session.send_heartbeats(), 60)
     finally:
         await attendance.close()
         await client.close()

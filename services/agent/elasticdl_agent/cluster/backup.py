@@ -25,6 +25,7 @@ from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, DataLock
 from elasticdl_runtime.database.dump import DumpedTable, dump_rows, empty_schema, load_rows, read_contents
+from elasticdl_runtime.lifecycle import within
 
 JOB_FOLDERS = ("checkpoints", "artifacts")
 """What of a job's files is worth keeping."""
@@ -182,7 +183,7 @@ async def _migrate(directory: DataDirectory, url: str, *arguments: str) -> None:
     environment = {**base_environment(), "ELASTICDL_DATABASE_URL": url}
     child = await Child.start(Command(argv, environment, directory.root, log))
     try:
-        code = await asyncio.wait_for(child.wait(), MIGRATE_S)
+        code = await within(child.wait(), MIGRATE_S)
     except TimeoutError:
         code = await child.stop(grace_s=1.0)
     if code == 3:

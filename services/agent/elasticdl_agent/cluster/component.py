@@ -14,6 +14,7 @@ import structlog
 from elasticdl_agent.processes.child import Child, Command
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.retry import Attempts
 
 READY_S = 90.0
@@ -134,7 +135,7 @@ class Component:
             if not child.running:
                 break
             try:
-                return await asyncio.wait_for(self.spec.probe(), _PROBE_S)
+                return await within(self.spec.probe(), _PROBE_S)
             except Exception as error:
                 last = f"{type(error).__name__}: {error}"
         if child.running:

@@ -24,7 +24,7 @@ from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.hosts import is_address
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address, node_credentials
 from elasticdl_runtime.launcher.client import ProcessLauncher
-from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE
+from elasticdl_runtime.lifecycle import READY_FILE_VARIABLE, within
 from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE, RpcCredentials
 from elasticdl_runtime.tls import direct_opener
 
@@ -197,7 +197,7 @@ class Wiring:
         argv = (sys.executable, "-P", "-m", "elasticdl_api", "migrate")
         child = await Child.start(Command(argv, self.api_environment(), self.directory.root, log))
         try:
-            code = await asyncio.wait_for(child.wait(), MIGRATE_S)
+            code = await within(child.wait(), MIGRATE_S)
         except TimeoutError:
             code = await child.stop(grace_s=1.0)
         if code != 0:

@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from elasticdl_core.errors import UnavailableError
-from elasticdl_runtime.lifecycle import to_its_end
+from elasticdl_runtime.lifecycle import to_its_end, within
 
 if TYPE_CHECKING:
     from elasticdl_agent.processes.shim import Order
@@ -159,7 +159,7 @@ class Child:
             ours.setblocking(False)
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                line = await asyncio.wait_for(reader.readline(), _START_S)
+                line = await within(reader.readline(), _START_S)
             except (TimeoutError, ConnectionError):
                 line = b""
             if not line.startswith(b"pid "):
@@ -206,7 +206,7 @@ class Child:
         """Asks the command to leave, kills the tree after ``grace_s`` seconds; returns the exit code."""
         self.signal(number)
         try:
-            return await asyncio.wait_for(self.wait(), grace_s)
+            return await within(self.wait(), grace_s)
         except TimeoutError:
             await self.end()
             return await self.wait()

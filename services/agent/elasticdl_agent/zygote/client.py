@@ -21,7 +21,7 @@ from elasticdl_agent.processes.child import Command, ShimProcess, spawn_shim
 from elasticdl_agent.zygote.process import EXIT_NO_IMPORT, MAX_ORDER, ROOM
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnavailableError
-from elasticdl_runtime.lifecycle import wait_for_event
+from elasticdl_runtime.lifecycle import wait_for_event, within
 from elasticdl_runtime.memory_group import MemoryGroups
 from elasticdl_runtime.retry import Attempts
 
@@ -167,7 +167,7 @@ class ZygoteClient:
     async def warm(self) -> bool:
         """Waits until a zygote that is being started is ready; returns whether there is one."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._warm), _WARM_UP_S)
+            return await within(asyncio.shield(self._warm), _WARM_UP_S)
         except TimeoutError:
             return False
 

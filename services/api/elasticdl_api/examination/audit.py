@@ -15,6 +15,7 @@ from typing import Any
 
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.record_audit import AuditedJob, RecordTraces, audit_records
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.safe_files import open_below, open_plain
 
 MEMORY_BYTES = 2 << 30
@@ -50,7 +51,7 @@ async def audit_job(jobs: Path, job_id: str, job: Mapping[str, Any]) -> dict[str
             start_new_session=True,
         )
         try:
-            answer, _ = await asyncio.wait_for(process.communicate(request), WALL_S)
+            answer, _ = await within(process.communicate(request), WALL_S)
         except TimeoutError:
             answer = b""
         finally:
