@@ -1,14 +1,40 @@
-"""What holds for all tests: bad inputs are counted, and slow runs end with a table of them."""
+"""What holds for all tests: whose turn it is, what each costs, and, of slow runs, a table of bad inputs."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from tests import rotation
 from tests.fakes.bad_inputs import TOLD, table
+
+_SPENT = [0.0]
+_SHOWN_FROM_S = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Decides for all processes of the run which cases have their turn."""
+    rotation.decide()
+
+
+def pytest_report_header() -> str:
+    return f"rotation: {rotation.decide()} (the same cases again: {rotation.VARIABLE}={rotation.decide()})"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves cases out that have no turn, before markers are selected."""
+    rotation.mark(items, whole=config.option.markexpr.startswith("slow"))
+    if order := os.environ.get(rotation.ORDER):
+        rotation.shuffle(items, order)
+
+
+def pytest_collection_finish() -> None:
+    _SPENT[0] = _processor_s()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -19,11 +45,38 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     item.user_properties += list((TOLD - before).items())
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any]:
+    """Keeps what each phase of a test cost: of this process, and of those that it waited for."""
+    outcome = yield
+    before, _SPENT[0] = _SPENT[0], _processor_s()
+    outcome.get_result().processor_s = _SPENT[0] - before
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints, after slow tests, how many bad inputs were tried and what came of them, and what tests measured."""
+    """Prints what cost most, and, after slow tests, how many bad inputs were tried and what tests measured."""
+    # Those of successful phases around a test have the empty category.
+    reports = [
+        one for kind in ("", "passed", "failed", "skipped", "error") for one in terminalreporter.stats.get(kind, ())
+    ]
+    _print_costs(terminalreporter, reports)
     if not config.option.markexpr.startswith("slow"):
         return
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
-    measured = [f"{name} {text}" for report in reports for name, text in report.user_properties if name == "TARGET"]
-    for line in (*table(reports), *measured):
+    calls = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    measured = [f"{name} {text}" for report in calls for name, text in report.user_properties if name == "TARGET"]
+    for line in (*table(calls), *measured):
         terminalreporter.write_line(line)
+
+
+def _print_costs(terminalreporter: Any, reports: list[Any]) -> None:
+    files: Counter[str] = Counter()
+    for report in reports:
+        files[report.nodeid.partition("::")[0]] += getattr(report, "processor_s", 0.0)
+    if (total := sum(files.values())) >= _SHOWN_FROM_S:
+        terminalreporter.write_line(f"processor seconds of tests and of the processes they waited for: {total:.0f}")
+        for file, cost in files.most_common(15):
+            terminalreporter.write_line(f"{cost:8.1f} {file}")
+
+
+def _processor_s() -> float:
+    return sum(os.times()[:4])

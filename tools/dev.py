@@ -1,12 +1,13 @@
 """The project's own commands. Standard library only: it makes the environment that everything else needs.
 
 ./dev demo      install, bring up a local cluster, train digits elastically, export, check the export, clean up
-./dev test      install what the tests need and run them (arguments go to pytest)
+./dev test      install what the tests need and run them (--rotation N: whose turn it is; arguments go to pytest)
 ./dev check     lint (ruff), types (mypy strict), import contracts, generated code
 ./dev up|down|status   the local cluster (arguments go to elasticdl)
 ./dev bench     list the benchmarks; ./dev bench NAME runs one (arguments go to it)
 ./dev experiment list the experiments with real jobs; ./dev experiment NAME runs one
 ./dev slow      the slow suites: soak, fuzz, thousands of seeds, planted faults
+./dev steady    the tests again and again in shuffled order, half of the times beside busy processes (--times, --load)
 ./dev mutants   plant known faults in a copy of the source and see the tests notice (--list; names choose)
 ./dev protos    generate the wire protocols' code (--check compares)
 ./dev client    generate the blocking client from the asyncio client (--check compares)
@@ -302,8 +303,10 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """All tests but the slow suites."""
+    """All tests but the slow suites; ``--rotation N`` says which of the cases that take turns."""
     ensure(TEST_EXTRAS)
+    if arguments[:1] == ["--rotation"] and len(arguments) > 1:
+        os.environ["TESTS_ROTATION"], arguments = arguments[1], arguments[2:]
     if arguments:
         return run([BIN / "python", "-m", "pytest", *arguments])
     return pytest_all("-m", "not slow")
@@ -485,6 +488,12 @@ def mutants(arguments: list[str]) -> int:
     return run([BIN / "python", ROOT / "tools" / "mutants.py", *arguments])
 
 
+def steady(arguments: list[str]) -> int:
+    """Tests that fail now and then."""
+    ensure(TEST_EXTRAS)
+    return run([BIN / "python", ROOT / "tools" / "steady.py", *arguments])
+
+
 def lock(_: list[str]) -> int:
     """Writes constraints.txt from what is installed."""
     ensure(TEST_EXTRAS)
@@ -547,6 +556,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "experiment": experiment,
     "slow": slow,
     "mutants": mutants,
+    "steady": steady,
     "protos": protos,
     "client": client,
     "docs": docs,

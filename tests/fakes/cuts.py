@@ -1,15 +1,11 @@
-"""Calls that are broken off at one of their awaits, and which awaits are tried."""
+"""Calls that are broken off at one of their awaits."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import subprocess
 import types
-import zlib
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -92,27 +88,6 @@ async def settled(read: Callable[[], object], wanted: object, what: str) -> None
             return
         await asyncio.sleep(0.005)
     assert read() == wanted, what
-
-
-def sampled(name: str, places: Sequence[T], most: int) -> Sequence[T]:
-    """Some of the places of a sweep: others with each commit."""
-    return sorted(places, key=lambda place: zlib.crc32(f"{_commit()} {name} {place}".encode()))[:most]
-
-
-@functools.cache
-def _commit() -> str:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""  # no git: always the same places
-    return done.stdout.strip()
 
 
 def places(awaits: int) -> list[tuple[int, Moment]]:

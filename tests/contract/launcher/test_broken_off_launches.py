@@ -17,8 +17,9 @@ from elasticdl_agent.table_launcher import TableLauncher
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_proto.v1 import agent_pb2
 from elasticdl_runtime.launcher import codec
+from tests import rotation
 from tests.contract.launcher.conftest import ENDPOINTS
-from tests.fakes.cuts import Cut, Moment, places, sampled
+from tests.fakes.cuts import Cut, Moment, places
 
 pytestmark = pytest.mark.contract
 JOB = "digits-x7k2p9"
@@ -80,7 +81,7 @@ async def sweep(directories: AgentDirectories, most: int | None) -> None:
     assert await live(table, 1, cut, 0, Moment.WAITING) == 3
     tried: Sequence[tuple[int, Moment]] = places(cut.awaits)
     assert len(tried) > 4
-    for number, (at, moment) in enumerate(tried if most is None else sampled("life", tried, most)):
+    for number, (at, moment) in enumerate(tried if most is None else rotation.share("life", tried, most)):
         code = await live(table, 2 * number + 2, cut, at, moment)
         assert code == 127 if cut.broken else code == 3
         assert await left(others) == [], (at, str(moment))

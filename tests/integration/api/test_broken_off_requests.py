@@ -23,7 +23,8 @@ from elasticdl_api.web.session_cookies import COOKIE, CSRF_HEADER
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.database import tables as t
-from tests.fakes.cuts import Cut, places, sampled, settled
+from tests import rotation
+from tests.fakes.cuts import Cut, places, settled
 from tests.integration.api.conftest import ADMIN, Api, make_zip
 
 pytestmark = pytest.mark.integration
@@ -313,7 +314,7 @@ async def sweep(world: World, route: str, most: int | None) -> None:
     first, awaits = answer.status_code, cut.awaits
     assert awaits > 0
     wrong = []
-    for at, moment in places(awaits) if most is None else sampled(route, places(awaits), most):
+    for at, moment in places(awaits) if most is None else rotation.share(route, places(awaits), most):
         asked = await world.prepare(route)
         before = world.held()
         assert await cut.run(asked.send(world.api, method), at, moment) is None or not cut.broken

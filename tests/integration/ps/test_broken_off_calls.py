@@ -23,7 +23,8 @@ from elasticdl_runtime.rpc.framing import encode_frame
 from elasticdl_runtime.tokens import Claims
 from elasticdl_worker.parameters import codec
 from elasticdl_worker.parameters.codec import ModelSlice
-from tests.fakes.cuts import Cut, Moment, places, sampled
+from tests import rotation
+from tests.fakes.cuts import Cut, Moment, places
 from tests.integration.ps.test_steps import pull, push, push_pull
 
 pytestmark = pytest.mark.integration
@@ -206,7 +207,7 @@ async def make(folder: Path, method: str, cut: Cut, at: int, moment: Moment) -> 
 async def sweep(tmp_path: Path, method: str, most: int | None) -> None:
     cut = Cut()
     wanted = await make(tmp_path / f"{method}-whole", method, cut, 0, Moment.WAITING)
-    tried = places(cut.awaits) if most is None else sampled(method, places(cut.awaits), most)
+    tried = places(cut.awaits) if most is None else rotation.share(method, places(cut.awaits), most)
     for at, moment in tried:
         found = await make(tmp_path / f"{method}-{at}-{moment}", method, cut, at, moment)
         assert found == wanted, (method, at, str(moment))

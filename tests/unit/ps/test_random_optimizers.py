@@ -6,7 +6,6 @@ are among those that ``./dev slow`` runs.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from elasticdl_core.model import DenseKind, DenseSpec
 from elasticdl_ps.store.partition import Partition
+from tests import rotation
 from tests.unit.ps.test_step_counts import (
     DIM,
     IDS,
@@ -94,17 +94,9 @@ class Draw:
         return cls(name, kind, rate | options, uses, handed_over, steps[0])
 
 
-def of_this_commit() -> int:
-    """A number that follows from the commit; 0 where there is none."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    found = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
-    return int(found or "0", 16)
-
-
 def numbers() -> list[Any]:
-    """All draws; those that are not of this commit are slow."""
-    first = of_this_commit() % DRAWS
-    mine = {(first + step * 31) % DRAWS for step in range(GATE)}
+    """All draws; those that have no turn at this commit are slow."""
+    mine = {*rotation.share("draws", range(DRAWS), GATE)}
     return [pytest.param(one, marks=() if one in mine else pytest.mark.slow) for one in range(DRAWS)]
 
 
