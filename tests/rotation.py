@@ -50,9 +50,9 @@ def mark(items: Sequence[pytest.Item], whole: bool) -> None:
         marker = item.get_closest_marker("rotates")
         if marker is None or item.get_closest_marker("slow"):
             continue
-        family = item.nodeid.partition("[")[0]
+        family = f"{item.path.name} {marker.kwargs.get('family', item.nodeid.partition('[')[0])}"
         turns = marker.kwargs.get("turns", TURNS)
-        place = zlib.crc32(family.encode()) + seen[family]
+        place = marker.kwargs.get("place", zlib.crc32(family.encode()) + seen[family])
         seen[family] += 1
         if whole or now is None or (place - now) % turns:
             item.add_marker(pytest.mark.slow)

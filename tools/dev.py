@@ -324,25 +324,25 @@ _REPORTING = threading.Lock()
 def pytest_all(*options: str) -> int:
     """Every suite, in two lanes beside each other; all are run, and those that failed are named at the end.
 
-    Whole jobs, and faults in them, run two files at a time in a lane of their own: a job waits more than it computes.
-    Beside it the other suites follow one another. Files of those that touch only their own folders, sockets and
-    servers run side by side. The differential suite is apart, since it sizes TensorFlow's pools as a worker does; its
-    rows run side by side, but for those that share a cluster. The browser tests share one browser and one api.
+    One lane has what touches only its own folders, sockets and servers, files side by side. Beside it the others
+    follow one another: whole jobs, and faults in them, two files at a time, since a job waits more than it computes;
+    the differential suite, which is apart because it sizes TensorFlow's pools as a worker does, its rows side by side
+    but for those that share a cluster; and the browser tests, which share one browser and one api.
     """
     apart = [f"--ignore={folder}" for folder in (*SIDE_BY_SIDE, *DIFFERENTIAL, *BROWSER)]
     lanes: list[dict[str, list[str]]] = [
-        {"e2e, chaos": ["-n", "2", "--dist", "loadfile", *apart]},
         {
-            "unit, contract, simulation, integration": ["-n", TEST_PROCESSES, "--dist", "loadfile", *SIDE_BY_SIDE],
+            "e2e, chaos": ["-n", "2", "--dist", "loadfile", *apart],
             "differential": ["-n", TEST_PROCESSES, "--dist", "loadgroup", *DIFFERENTIAL],
             "browser": [*BROWSER],
         },
+        {"unit, contract, simulation, integration": ["-n", TEST_PROCESSES, "--dist", "loadfile", *SIDE_BY_SIDE]},
     ]
     results: dict[str, int] = {}
 
     def follow(lane: dict[str, list[str]]) -> None:
-        for name, arguments in lane.items():
-            if _INTERRUPTED in results.values():
+        for number, (name, arguments) in enumerate(lane.items()):
+            if number and _INTERRUPTED in results.values():  # the first ones begin together
                 return
             result = pytest_round(name, [*options, *arguments])
             results[name] = 0 if result == _NO_TESTS else result
@@ -379,7 +379,7 @@ def pytest_round(name: str, arguments: Sequence[str]) -> int:
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            if line.rstrip().endswith("%]"):
+            if line.rstrip().endswith("%]") or line.startswith("rotation: "):
                 print(f"{name}: {line}", end="", flush=True)
             else:
                 kept.append(line)

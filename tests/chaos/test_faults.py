@@ -33,6 +33,7 @@ def test_without_faults_every_record_counts_once_a_pass(cluster: Cluster) -> Non
         ("house", ("redis", "api", "postgres", "scheduler", "agent")),
     ],
 )
+@pytest.mark.rotates(turns=2)
 def test_one_job_outlives_one_fault_after_the_other(cluster: Cluster, name: str, victims: tuple[str, ...]) -> None:
     with counting_job(cluster, name, epochs=20) as job:
         for victim in victims:

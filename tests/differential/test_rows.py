@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,17 +16,23 @@ from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 OF_EACH_FAMILY = 2
-"""Rows of each family that run at each change; the rest is slow."""
+"""Rows of each family that take turns in the gate; the rest is slow."""
 
 
-def marked(rows: Iterable[Row]) -> list[object]:
-    """Rows as parameters of a test, all but the first of each family marked as slow."""
+def marked(rows: Sequence[Row]) -> list[object]:
+    """Rows as parameters of a test: of each family the first two take turns, all others are slow."""
     seen: Counter[str] = Counter()
+    families = Counter(row.family for row in rows)
     parameters = []
     for row in rows:
         seen[row.family] += 1
-        slow = [pytest.mark.slow] if seen[row.family] > OF_EACH_FAMILY else []
-        parameters.append(pytest.param(row, id=row.name, marks=slow))
+        marks = []
+        if seen[row.family] > OF_EACH_FAMILY:
+            marks = [pytest.mark.slow]
+        elif families[row.family] > 1:
+            place = zlib.crc32(row.family.encode()) + seen[row.family]
+            marks = [pytest.mark.rotates(turns=OF_EACH_FAMILY, place=place)]
+        parameters.append(pytest.param(row, id=row.name, marks=marks))
     return parameters
 
 

@@ -103,6 +103,7 @@ def test_a_wrong_shape_fails_the_job_with_the_users_traceback(
 
 
 @in_torch
+@pytest.mark.rotates(turns=2)
 def test_an_exception_in_feed_fails_the_job_with_its_line(
     cluster: Cluster, digits: Path, zoo: Callable[[str], Path], source: str
 ) -> None:

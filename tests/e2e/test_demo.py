@@ -13,6 +13,7 @@ from tests.e2e.local_cluster import EXAMPLES, Cluster, user_environment
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+@pytest.mark.rotates(turns=2, place=0)  # beside the README, which brings up a cluster of its own, too
 def test_the_demo(tmp_path: Path) -> None:
     shell = Cluster(tmp_path, user_environment(tmp_path) | {"TMPDIR": str(tmp_path)})
     done = shell.run(sys.executable, str(EXAMPLES / "digits" / "demo.py"), "--epochs", "40", timeout=500)

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.local_cluster import EXAMPLES, ROOT, Cluster
 from tests.fakes.frameworks import NEEDS_TORCH
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=5, family="examples")]
 
 
 def finished(cluster: Cluster, *flags: str, timeout: float = 600) -> dict:

@@ -258,6 +258,7 @@ def module_with(folder: Path, text: str, make_spec: Any, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.rotates
 async def test_what_nobody_acts_on_is_refused_alike(case: str, make_spec: Any, tmp_path: Path) -> None:
     text, shown, how = REFUSED[case]
     spec = module_with(tmp_path / "zoo", text, make_spec)
@@ -286,6 +287,7 @@ async def test_what_nobody_acts_on_is_refused_alike(case: str, make_spec: Any, t
     ],
     ids=["in training alone", "in training alone, eager", "in the loss", "in the loss, eager"],
 )
+@pytest.mark.rotates(turns=3)
 async def test_a_variable_that_only_a_step_uses_is_refused_by_the_first(
     text: str, shown: str, how: dict[str, Any], make_spec: Any, tmp_path: Path
 ) -> None:
@@ -320,6 +322,7 @@ async def test_a_variable_that_only_a_step_uses_is_refused_by_the_first(
         ),
     ],
 )
+@pytest.mark.rotates(turns=3)
 def test_what_changes_nothing_is_taken(text: str, make_spec: Any, tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     run_local(module_with(tmp_path / "zoo", text, make_spec), tmp_path / "out", events.append)

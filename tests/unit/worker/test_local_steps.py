@@ -40,6 +40,7 @@ def assert_same(parameters: MemoryParameters, other: MemoryParameters) -> None:
     [(4, 5, {}), (3, 9, {}), (8, 5, {}), (2, 10, {"eager": True}), (4, 5, {"xla": "on"})],
     ids=["whole tasks", "the rest of a task", "more than a task has", "eager", "XLA"],
 )
+@pytest.mark.rotates
 async def test_local_steps_with_sgd_equal_plain_keras(
     make_spec: Any, tmp_path: Path, steps: int, groups: int, how: dict[str, Any]
 ) -> None:
@@ -81,6 +82,7 @@ async def test_a_bad_minibatch_is_left_out_and_the_others_of_its_group_are_not(
     assert_same(grouped, one_by_one)
 
 
+@pytest.mark.rotates(turns=2, place=0)
 async def test_a_refused_group_is_computed_anew(make_spec: Any, tmp_path: Path) -> None:
     spec = make_spec(embedding_threshold_bytes=0, get_model_steps=4, max_staleness=0)
     _, expected = await train(spec, tmp_path / "accepted")
@@ -95,6 +97,7 @@ async def test_a_refused_group_is_computed_anew(make_spec: Any, tmp_path: Path) 
     assert_same(parameters, expected)
 
 
+@pytest.mark.rotates(turns=2, place=1)
 async def test_groups_overlap_and_learn_with_any_optimizer(make_spec: Any, tmp_path: Path) -> None:
     """Rows of an optimizer with slots stay as they were pulled within a group; one sum of gradients is pushed."""
     spec = make_spec(
@@ -112,6 +115,7 @@ async def test_groups_overlap_and_learn_with_any_optimizer(make_spec: Any, tmp_p
 
 
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.rotates(turns=2)
 async def test_with_delay_compensation_a_push_says_what_its_gradients_were_computed_on(
     make_spec: Any, tmp_path: Path, steps: int
 ) -> None:

@@ -201,6 +201,7 @@ def test_a_state_in_attributes_is_refused(half: bool, words: str) -> None:
         lambda: keras.metrics.MeanMetricWrapper(lambda y, p: tf.reduce_mean(tf.abs(y - p)), name="own"),
     ],
 )
+@pytest.mark.rotates(turns=4)
 def test_means_of_keras_weigh_records_whatever_their_rank(kind: Any) -> None:
     """Of predictions ``[N]`` Keras makes one value a minibatch, which counted as much for one record as for four."""
     whole = kind()

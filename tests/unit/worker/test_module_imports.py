@@ -79,6 +79,7 @@ async def on_servers(spec: Any, folder: Path) -> MemoryParameters:
 
 
 @pytest.mark.parametrize("model", ["layers_at_module_level", "model_at_module_level"])
+@pytest.mark.rotates(turns=2)
 async def test_what_is_made_at_module_level_trains_alike(model: str, make_spec: Any, tmp_path: Path) -> None:
     zoo = write(tmp_path / "zoo", net=MODULE_LEVEL)
     fields = {"use_async": False, "export_formats": "keras", "embedding_threshold_bytes": 0}
