@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 import itertools
 import os
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from elasticdl.contract_check import check_contract
 from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
@@ -62,10 +64,17 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
             module plainly asks for what is refused; with file and line.
     """
     zoo = Path(zoo_dir)
-    if not zoo.is_dir():
-        raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
     try:
+        if not zoo.is_dir():
+            raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
         return _check(zoo, spec, reach)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
+            raise  # it may pass
+        raise UserCodeError(
+            f"{error.filename or zoo} cannot be read: {error.strerror}",
+            fix="give a directory of modules, and names of files in it, that this machine can read",
+        ) from None
     except RecursionError:
         raise UserCodeError(
             f"the module of {spec.model_def} is nested too deeply to be checked",
@@ -310,9 +319,7 @@ def _parse_file(path: Path, shown: str, reach: Reach | None) -> ast.Module:
                     f"{shown} has {size} bytes; a module may have {MAX_SOURCE_BYTES}",
                     fix="keep data out of the module: put it into a file beside it, and read that",
                 )
-            encoding, _ = tokenize.detect_encoding(raw.readline)  # honours the file's own encoding line
-            raw.seek(0)
-            source = raw.read(MAX_SOURCE_BYTES).decode(encoding)
+            source = _decoded(raw, shown)
         return ast.parse(source, filename=shown)
     except SyntaxError as error:
         line = (error.text or "").rstrip("\n")
@@ -334,6 +341,22 @@ def _parse_file(path: Path, shown: str, reach: Reach | None) -> ast.Module:
         raise UserCodeError(f"{shown} cannot be read: {message}", fix="put the file itself into the zoo") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise UserCodeError(f"{shown} cannot be read as Python: {error}", fix="save it as UTF-8 text") from None
+
+
+def _decoded(raw: BinaryIO, shown: str) -> str:
+    """The text of a module, by the encoding that it declares."""
+    try:
+        encoding, _ = tokenize.detect_encoding(raw.readline)
+        raw.seek(0)
+        data = raw.read(MAX_SOURCE_BYTES)
+        if encoding.startswith(("utf-16", "utf-32")):
+            raise LookupError(f"Python reads no module in {encoding}")
+        return data.decode(encoding)
+    except (SyntaxError, LookupError) as error:
+        raise UserCodeError(
+            f"{shown} declares an encoding that it cannot be read by: {str(error).replace(f' for {raw.name!r}', '')}",
+            fix="save it as UTF-8 text, and write # -*- coding: utf-8 -*- or leave that line out",
+        ) from None
 
 
 def defined_names(module: ast.Module, *, past_stars: bool = False) -> set[str] | None:

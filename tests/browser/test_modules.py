@@ -48,6 +48,27 @@ def test_the_horizontal_axis_of_a_chart_is_never_so_narrow_that_it_means_nothing
     assert found == [[70, 100], [80, 110], [100, 190], [6, 7], [7, 9]]
 
 
+def test_workers_of_a_span_are_whole_and_points_that_cannot_be_drawn_are_said(call: Call) -> None:
+    """``at work`` was drawn as 0.8, and a curve of NaN was an empty chart without a word."""
+    spans = {"points": [[1, 0.8, 0, 1], [2, 2], [3, "NaN"], [4, None], [5, "Infinity"]]}
+    drawn = call("charts/line.js", "m.whole(a)", spans)
+    assert drawn["points"] == [[1, 1], [2, 2], [3, "NaN"], [4, None], [5, "Infinity"]]
+    assert call("charts/line.js", "m.saidOfOdd(m.oddPoints(a))", spans) == "2 points are NaN or infinite"
+
+
+def test_the_last_label_of_the_time_axis_has_room(call: Call) -> None:
+    script = "(({ font, text }) => { const c = document.createElement('canvas').getContext('2d'); c.font = font;"
+    script += " return c.measureText(text).width / 2 <= m.PADDING[1]; })({ font: m.FONT, text: a })"
+    assert all(call("charts/plot.js", script, text) for text in ("00:00:00", "12-31"))
+
+
+def test_errors_are_told_as_sentences(call: Call) -> None:
+    """The login said "the token is not valid give another one"."""
+    errors = [{"message": "the token is unknown", "fix": "give another one"}, {"message": "It is over.", "fix": ""}]
+    found = results(call, "ui/format.js", "sentences", *errors)
+    assert found == ["The token is unknown. Give another one.", "It is over."]
+
+
 def test_numbers(call: Call) -> None:
     name = "ui/format.js"
     assert results(call, name, "count", 0, 1234567, -12, None, "NaN") == ["0", "1,234,567", "-12", "–", "–"]

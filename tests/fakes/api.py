@@ -160,6 +160,8 @@ class FakeApi:
         self.bundles: dict[str, bytes] = {}
         self.logs: dict[str, str] = {}
         self.process_logs: dict[str, dict[tuple[str, int], str]] = {}
+        self.log_cuts: list[list[Any]] = []
+        """Of followed logs that end before their job: bytes that come, then None if the connection breaks."""
         self.files: dict[tuple[str, str], tuple[bytes, str]] = {}
         self.streams: dict[str, list[Streamed]] = {}
         self.streams_served: dict[str, int] = {}
@@ -352,7 +354,12 @@ class FakeApi:
         if job_id in self.process_logs:
             text = self.process_logs[job_id].get((seen.query["role"], int(seen.query["index"])), "")
         if seen.query.get("follow") == "true":
-            stream(http, [text[:7].encode(), text[7:].encode()], "text/plain; charset=utf-8")
+            data = text.encode()[int(seen.query.get("offset", "0")) :]
+            cut = self.log_cuts.pop(0) if self.log_cuts else None
+            if cut is None:
+                self.jobs[job_id] = {**self.jobs[job_id], "state": "SUCCEEDED"}
+            pieces = [data[:7], data[7:]] if cut is None else [data[: cut[0]], *cut[1:]]
+            stream(http, pieces, "text/plain; charset=utf-8")
         else:
             tail = int(seen.query.get("tail", "1000"))
             kept = "".join(text.splitlines(keepends=True)[-tail:])

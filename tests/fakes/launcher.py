@@ -186,8 +186,11 @@ class FakeLauncher:
             if len(data) > sent:
                 yield data[sent:]
                 sent = len(data)
-            elif not follow or all(self._statuses[process].state is ProcessState.EXITED for process in mine):
+            elif not follow:
                 return
+            elif all(self._statuses[process].state is ProcessState.EXITED for process in mine):
+                yield b""
+            mine = [process for process in self._statuses if _place(process) == (job_id, role, index)]
             await asyncio.sleep(0)
 
     async def meters(self) -> Mapping[MeterKey, float]:

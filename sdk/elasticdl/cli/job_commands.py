@@ -15,12 +15,12 @@ from elasticdl.cli.formats import OutputFormat, choose_format, print_data
 from elasticdl.cli.job_names import complete_job, find_job
 from elasticdl.cli.output import EXIT_OK, write_line
 from elasticdl.cli.script_command import flags_of_script
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.job import JobType
 from elasticdl_core.job.fields import ALL_REDUCE
 
 if TYPE_CHECKING:
-    from elasticdl.client import Client
+    from elasticdl.client import Client, Job
 
 _OWN_PANEL = "This command"
 _OWN: dict[str, tuple[bool, Any, str]] = {
@@ -276,6 +276,18 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chose
     else:
         job = client.submit(prepared, idempotency_key=key)
     if own["detach"]:
+        _warn_of_too_few_slots(client, job)
         write_line(job.id)
         return 0
     return follow_to_end(client, job.id, chosen)
+
+
+def _warn_of_too_few_slots(client: Client, job: Job) -> None:
+    """Says on standard error that a job asks for more than the cluster has; it was taken all the same."""
+    try:
+        slots = int(client.cluster()["slots"]["total"])
+    except (ElasticDLError, KeyError, TypeError):  # the job is submitted, whatever can be said of the cluster
+        return
+    if job.min_workers > slots:
+        words = f"job {job.id} needs {job.min_workers} workers at least, and the cluster has {slots} slots: it waits"
+        write_line(f"{words} until there are more, or until `elasticdl jobs scale` asks for fewer", to=sys.stderr)

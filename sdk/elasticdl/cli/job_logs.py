@@ -39,7 +39,10 @@ def logs(
         str, typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression finds.")
     ] = "",
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, help="Only this many last lines of each process.")
+        int | None,
+        typer.Option(
+            "--tail", "-n", min=0, max=100_000, help="Only this many last lines of each process, 100,000 at most."
+        ),
     ] = None,
     since: Annotated[
         str,
@@ -51,7 +54,9 @@ def logs(
             show_default=False,
         ),
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "--watch", "-f", help="Go on with what is printed until the job is over.")
+    ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print control characters as they are; only for logs that you trust.")
     ] = False,

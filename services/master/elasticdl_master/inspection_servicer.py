@@ -9,7 +9,7 @@ from typing import Any
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.strategy import ModelSight
-from elasticdl_master.processes import INSPECTOR
+from elasticdl_core.ports.launcher import INSPECTOR
 from elasticdl_master.servicer import authenticate_worker
 from elasticdl_master.settings import MasterSettings
 from elasticdl_proto.v1 import master_pb2 as pb

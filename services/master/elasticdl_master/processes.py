@@ -12,6 +12,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import (
+    INSPECTOR,
     Launcher,
     ProcessId,
     ProcessSpec,
@@ -29,8 +30,6 @@ from elasticdl_runtime.retry import Attempts
 _BACKOFF = Backoff(0.5, 0.5)
 _LOG_DEADLINE_S = 5.0
 _LOG_TAIL_BYTES = 8_000
-INSPECTOR = 10_000
-"""Index of the worker that looks at the model before the strategy is chosen: none that trains has it."""
 _log = structlog.get_logger(__name__)
 Tell = Callable[[ev.Event], Awaitable[None]]
 

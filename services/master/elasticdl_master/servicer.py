@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import Role
+from elasticdl_core.ports.launcher import INSPECTOR, Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import BlockReading, Reading
 from elasticdl_core.skips import Skips
@@ -23,7 +23,6 @@ from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Sha
 from elasticdl_master.group_desk import GroupDesk
 from elasticdl_master.json_forms import check_result, read_description
 from elasticdl_master.pending_requests import DispatchedTask
-from elasticdl_master.processes import INSPECTOR
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount

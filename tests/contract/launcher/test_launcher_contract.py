@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
@@ -216,17 +218,24 @@ async def test_logs_since_a_time_leave_out_what_was_printed_before(harness: Harn
     assert await collect(harness, since=time.time() + 60) == b""
 
 
-async def test_following_a_log_ends_with_the_process(harness: Harness) -> None:
-    follower = asyncio.create_task(_follow_when_known(harness))
+async def test_a_log_is_followed_over_all_incarnations(harness: Harness) -> None:
+    """Whoever follows is told when one has ended, and goes on with the next."""
     await harness.launcher.launch(harness.spec(process(), "print:hello"))
-    async with asyncio.timeout(30):
-        assert await follower == b"hello\n"
+    pieces = harness.launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=True)
+    async with asyncio.timeout(90), contextlib.aclosing(pieces):
+        assert await _until_quiet(pieces) == b"hello\n"
+        await harness.launcher.launch(harness.spec(process(incarnation=2), "print:again"))
+        found = b""
+        while not found:
+            found = await _until_quiet(pieces)
+        assert found == b"again\n"
 
 
-async def _follow_when_known(harness: Harness) -> bytes:
-    async for _ in harness.launcher.watch(JOB):
-        break
-    return await collect(harness, follow=True)
+async def _until_quiet(pieces: AsyncGenerator[bytes]) -> bytes:
+    found = b""
+    while piece := await anext(pieces):
+        found += piece
+    return found
 
 
 async def test_the_log_of_an_unknown_process_is_not_found(harness: Harness) -> None:

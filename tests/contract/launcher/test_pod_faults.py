@@ -271,7 +271,7 @@ async def test_an_image_that_cannot_be_pulled_is_told(directories: AgentDirector
         async with pod_launcher(cluster, directories, image="nowhere.invalid/none:1") as launcher:
             await launcher.launch(ProcessSpec(process(Role.WORKER)))
             status = await until(launcher, process(Role.WORKER), ProcessState.EXITED)
-            log = b"".join([piece async for piece in launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=True)])
+            log = b"".join([piece async for piece in launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=False)])
     assert (status.reason, status.exit_code) == ("cannot_start", 127)
     assert b"the image nowhere.invalid/none:1 cannot be pulled" in log
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.ports.launcher import Inquiry, ProcessId, ProcessSpec, Role
+from elasticdl_core.ports.launcher import INSPECTOR, Inquiry, ProcessId, ProcessSpec, Role
 from tests.integration.api.conftest import Api
 from tests.integration.api.test_audit import entries
 
@@ -116,6 +116,7 @@ async def test_logs_are_listed_and_kept_as_files_and_read_from_a_place_on(api: A
     (folder / "master-0.0.log").write_text("")
     (folder / "ps-0.0.log").symlink_to("/etc/passwd")
     (folder / "worker-0.1.log.times").write_text("1")
+    (folder / f"worker-{INSPECTOR}.1.log").write_text("it looked at the model")
 
     files = (await api.http.get(f"/v1/jobs/{job_id}/logs/files")).json()["files"]
 

@@ -254,12 +254,25 @@ async def test_logs_are_streamed_by_line(api: Api) -> None:
     long = "x" * 20_000
     api.launcher.print(process, f"{long}1\n{long}2\n".encode())
     assert (await api.http.get(f"/jobs/{job_id}/logs?tail=2")).text == f"{long}1\n{long}2\n"
-    follow = asyncio.create_task(api.http.get(f"/jobs/{job_id}/logs?tail=1&follow=true"))
-    api.launcher.print(process, b"late\n")
-    await asyncio.sleep(0)
-    api.launcher.finish(process)
-    assert (await follow).text.endswith("late\n")
     assert (await api.http.get(f"/jobs/{job_id}/logs?role=cook")).status_code == 422
+
+
+async def test_a_log_is_followed_until_the_job_is_over(api: Api) -> None:
+    """It ended with the worker, though the job went on with another incarnation of it."""
+    job_id, master = await api.running()
+    first, second = (ProcessId(job_id, Role.WORKER, 0, incarnation) for incarnation in (1, 2))
+    await api.launcher.launch(ProcessSpec(first))
+    follow = asyncio.create_task(api.http.get(f"/jobs/{job_id}/logs?follow=true"))
+    api.launcher.print(first, b"before\n")
+    api.launcher.finish(first)
+    await api.http.get(f"/jobs/{job_id}")  # meanwhile the follower reads that nothing runs
+    await api.launcher.launch(ProcessSpec(second))
+    api.launcher.print(second, b"after\n")
+    api.launcher.finish(second)
+    assert not follow.done()
+    assert (await master.post("/state", to="SUCCEEDED", reason="over")).status_code == 200
+    async with asyncio.timeout(60):
+        assert (await follow).text == "before\nafter\n"
 
 
 async def _print(api: Api, job_id: str, data: bytes) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,15 @@ async def test_incarnations_come_in_the_order_of_their_numbers(tmp_path: Path) -
     assert await read(tmp_path, tail=0) == b""
 
 
+async def _until_quiet(pieces: AsyncGenerator[bytes]) -> bytes:
+    """What a followed log has until all of it was read and nothing prints any more."""
+    found = b""
+    async with contextlib.aclosing(pieces):
+        while piece := await anext(pieces):
+            found += piece
+    return found
+
+
 async def test_nothing_is_lost_or_doubled_when_a_file_is_rotated_under_the_reader(tmp_path: Path) -> None:
     log = RotatingLog(str(tmp_path / "worker-1.1.log"), limit=10)
     log.write(b"first--")
@@ -43,10 +54,8 @@ async def test_nothing_is_lost_or_doubled_when_a_file_is_rotated_under_the_reade
             log.write(data)
         return data is not None
 
-    pieces = []
-    async for piece in read_logs(tmp_path, Role.WORKER, 1, tail=None, follow=True, may_grow=grow):
-        pieces.append(piece)
-    assert b"".join(pieces) == b"first--second-third--"
+    pieces = read_logs(tmp_path, Role.WORKER, 1, tail=None, follow=True, may_grow=grow)
+    assert await _until_quiet(pieces) == b"first--second-third--"
     assert (tmp_path / "worker-1.1.log.1").read_bytes() == b"second-"
     assert (tmp_path / "worker-1.1.log").read_bytes() == b"third--"
 
@@ -258,4 +267,4 @@ async def test_what_is_printed_while_the_last_lines_are_looked_for_moves_nothing
         return data is not None
 
     pieces = read_logs(tmp_path, Role.WORKER, 1, tail=None, follow=True, may_grow=grow, lines=2)
-    assert b"".join([piece async for piece in pieces]) == b"line 98\nline 99\nmore\nand more\n"
+    assert await _until_quiet(pieces) == b"line 98\nline 99\nmore\nand more\n"

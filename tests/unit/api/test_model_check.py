@@ -177,6 +177,22 @@ def test_a_file_that_is_no_python(tmp_path: Path, content: bytes) -> None:
         check_model_module(tmp_path, _spec())
 
 
+@pytest.mark.parametrize("encoding", ["nonsense", "hex", "rot13", "utf-16"])
+def test_a_file_that_declares_no_usable_encoding_is_told_so(encoding: str, tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=rf"^model\.py declares an encoding .*{encoding}") as caught:
+        _check(tmp_path, f"# -*- coding: {encoding} -*-\n{GOOD}")
+    assert "coding: utf-8" in caught.value.fix
+    assert " for " not in caught.value.message
+
+
+@pytest.mark.parametrize("changes", [{"model_zoo": f"/{'x' * 300}"}, {"model_def": f"{'x' * 280}.f"}])
+def test_names_that_no_file_can_have_are_the_user_s_to_mend(changes: dict[str, str], tmp_path: Path) -> None:
+    """The api answered 503, "try again"."""
+    spec = _spec(**changes)
+    with pytest.raises(UserCodeError, match="cannot be read: File name too long"):
+        check_model_module(changes.get("model_zoo", tmp_path), spec)
+
+
 def test_a_file_in_another_encoding_is_read(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + GOOD.encode())
     check_model_module(tmp_path, _spec())

@@ -18,6 +18,12 @@ pytestmark = pytest.mark.unit
 TRAIN = ("train", "--model_zoo=zoo", "--model_def=digits.forward", "--training_data=data", "--job_name=digits")
 
 
+def test_a_minimum_above_the_cluster_is_told_at_once(api: FakeApi, cli: Cli, zoo: Path) -> None:
+    outcome = cli(*TRAIN, "--min_workers=9", "--max_workers=9", "--detach")
+    assert (outcome.code, outcome.out) == (0, "digits-1\n")
+    assert "needs 9 workers at least, and the cluster has 4 slots" in outcome.err
+
+
 def test_detached_training_uploads_once_and_prints_the_id_alone(api: FakeApi, cli: Cli, zoo: Path) -> None:
     outcome = cli(*TRAIN, "--num_workers=3", "--optimizer_params=lr=0.01", "--detach")
     assert (outcome.code, outcome.out, outcome.err) == (0, "digits-1\n", "")

@@ -92,6 +92,26 @@ async def test_logs_are_followed_by_line(api: FakeApi, aio: AsyncClient) -> None
     assert [line async for line in aio.follow_logs("a-1", tail=5)] == ["one line", "another"]
 
 
+@pytest.mark.parametrize("cut", [[6], [6, None]])
+async def test_a_log_is_followed_until_the_job_is_over(api: FakeApi, aio: AsyncClient, cut: list[int | None]) -> None:
+    """It ended with 0 when the API went (``down``), and as broken when the connection did."""
+    api.jobs["a-1"] = make_job("a-1")
+    api.logs["a-1"] = "grün\nsecond"
+    api.log_cuts = [[3], cut]
+    assert [line async for line in aio.follow_logs("a-1")] == ["grün", "second"]
+    asked = [seen.query.get("offset") for seen in api.requests("GET", "/jobs/a-1/logs")]
+    assert asked == [None, "3", "9"]
+
+
+async def test_the_end_of_a_log_is_followed_until_the_job_is_over(api: FakeApi, aio: AsyncClient) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    api.logs["a-1"] = "first\nsecond\n"
+    api.log_cuts = [[9]]
+    assert [line async for line in aio.follow_logs("a-1", tail=5)] == ["first", "first", "second"]
+    again = api.requests("GET", "/jobs/a-1/logs")[1].query
+    assert "tail" not in again and again["since"].endswith("+00:00")
+
+
 async def test_a_damaged_download_is_refused_and_leaves_nothing(
     api: FakeApi, aio: AsyncClient, tmp_path: Path
 ) -> None:

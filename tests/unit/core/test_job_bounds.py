@@ -138,6 +138,16 @@ def test_no_value_does_more_than_be_refused(field: str, value: Any) -> None:
         assert len(str(error)) < 20_000
 
 
+@pytest.mark.parametrize("name", ["x" * 430, "a\x1b[2J", "Big"])
+def test_what_a_job_may_be_called_is_said_at_once(name: str) -> None:
+    """430 characters were told "give 300 or fewer", and 300 then "1 to 40"."""
+    with pytest.raises(SpecError) as caught:
+        JobSpec.from_mapping({**GOOD, "name": name})
+    (problem,) = caught.value.problems
+    assert problem.field == "name"
+    assert problem.fix.startswith("use 1 to 40 lower-case letters")
+
+
 def test_many_unknown_fields_are_refused_as_one() -> None:
     assert refused(**{f"field{n}": 1 for n in range(100_000)}) == ["body"]
     assert refused(**{"x" * 1_000_000: 1}) == ["x" * 100]

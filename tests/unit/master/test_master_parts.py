@@ -460,6 +460,18 @@ class TestWorkers:
         assert throughput.rescale_cost_s == pytest.approx(6.0)
         assert throughput.worker_seconds == pytest.approx(29 * 2 + 7 * 3)
 
+    def test_a_job_too_short_to_be_measured_has_the_speed_of_its_workers(self) -> None:
+        """It was 0 in the end, while its workers had reported thousands."""
+        pool, throughput = running_pool(2), Throughput()
+        assert throughput.samples_per_second == 0
+        for index, speed in ((0, 1146.0), (1, 4158.0), (0, 0.0)):
+            beat = WorkerHeartbeat(index, 0, records=900, steps=9, phase="training", samples_per_second=speed)
+            worker = pool.heartbeat(beat, 1.0)
+            assert worker is not None
+            throughput.heartbeat(worker)
+            throughput.tick(pool, 1.0)
+        assert throughput.samples_per_second == 5304.0
+
     def test_speed_is_measured_though_an_evaluation_follows_each_short_epoch(self) -> None:
         pool, throughput = running_pool(3), Throughput()
         records = 0

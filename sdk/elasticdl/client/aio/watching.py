@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime
 
 from elasticdl.client.aio.connection import AsyncApiConnection, AsyncResponseStream
 from elasticdl.client.messages import NoResponse, Request
@@ -121,30 +122,50 @@ def _trouble(stream: AsyncResponseStream, request: Request, url: str) -> Elastic
     raise error_of(outcome, request)
 
 
-async def log_lines(api: AsyncApiConnection, job_id: str, params: Mapping[str, str]) -> AsyncIterator[str]:
-    """The lines of a job's logs, old and new, until the job has ended.
+async def log_lines(
+    api: AsyncApiConnection, job_id: str, params: Mapping[str, str], patience_s: float
+) -> AsyncGenerator[str]:
+    """The lines of a process' log, old and new, until the job has ended, across lost connections and restarts.
+
+    A log that is read from its beginning goes on where it was; another one from about the time at which something
+    came last, so that some lines may come twice.
 
     Raises:
-        ElasticDLError: the job cannot be seen, or the connection broke.
+        ElasticDLError: the job or the log cannot be seen, or the API stays away.
     """
-    followed = {**params, "follow": "true"}
-    request = Request("GET", job_path(job_id, "logs"), params=followed, read_timeout_s=LOG_SILENCE_S)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    rest = ""
-    async with await api.open(request) as stream:
-        trouble = _trouble(stream, request, api.url)
-        if trouble is not None:
+    patience, failures = Patience(patience_s), 0
+    whole = not {"tail", "since"} & params.keys()
+    where, received = dict(params), 0
+    decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while True:
+        heard = datetime.now(UTC)
+        followed = {**where, "follow": "true"}
+        request = Request("GET", job_path(job_id, "logs"), params=followed, read_timeout_s=LOG_SILENCE_S)
+        async with await api.open(request) as stream:
+            trouble = _trouble(stream, request, api.url)
+            if trouble is None:
+                patience.answered()
+            while trouble is None and (chunk := await stream.read()) is not None:
+                if isinstance(chunk, NoResponse):
+                    trouble = unreachable(chunk, api.url)
+                    break
+                failures, received, heard = 0, received + len(chunk), datetime.now(UTC)
+                *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+                for line in lines:
+                    yield line
+        lost = api.now()
+        try:
+            if (await fetch_job(api, job_id)).state.terminal and trouble is None:
+                break
+        except UnavailableError as error:
+            trouble = trouble or error
+        if trouble is not None and patience.over(lost, api.now()):
             raise trouble
-        while True:
-            chunk = await stream.read()
-            if isinstance(chunk, NoResponse):
-                raise UnavailableError(
-                    f"the log stream of job {job_id} broke: {chunk.message}", fix="run the command again"
-                )
-            *lines, rest = (rest + decoder.decode(chunk or b"", final=chunk is None)).split("\n")
-            if chunk is None and rest:
-                lines.append(rest)
-            for line in lines:
-                yield line
-            if chunk is None:
-                return
+        await api.sleep(api.retry.backoff(failures))
+        failures += 1
+        where = {**where, "offset": str(received)} if whole else {**where, "since": heard.isoformat()}
+        if not whole:
+            where.pop("tail", None)
+            decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    if rest := rest + decoder.decode(b"", final=True):
+        yield rest

@@ -255,7 +255,7 @@ class Client(AccessCalls, ObservingCalls):
         since: datetime | None = None,
     ) -> Iterator[str]:
         """The same line by line, with new lines as they come, until the job has ended."""
-        return log_lines(self._api, job_id, log_params(role, index, tail, since))
+        return log_lines(self._api, job_id, log_params(role, index, tail, since), PATIENCE_S)
 
     def metrics(self, job_id: str) -> Mapping[str, Any]:
         """Losses and evaluations of a job so far."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
 
 from elasticdl.client.blocking.connection import ApiConnection, ResponseStream
 from elasticdl.client.messages import NoResponse, Request
@@ -122,29 +123,47 @@ def _trouble(stream: ResponseStream, request: Request, url: str) -> ElasticDLErr
     raise error_of(outcome, request)
 
 
-def log_lines(api: ApiConnection, job_id: str, params: Mapping[str, str]) -> Iterator[str]:
-    """The lines of a job's logs, old and new, until the job has ended.
+def log_lines(api: ApiConnection, job_id: str, params: Mapping[str, str], patience_s: float) -> Generator[str]:
+    """The lines of a process' log, old and new, until the job has ended, across lost connections and restarts.
+
+    A log that is read from its beginning goes on where it was; another one from about the time at which something
+    came last, so that some lines may come twice.
 
     Raises:
-        ElasticDLError: the job cannot be seen, or the connection broke.
+        ElasticDLError: the job or the log cannot be seen, or the API stays away.
     """
-    followed = {**params, "follow": "true"}
-    request = Request("GET", job_path(job_id, "logs"), params=followed, read_timeout_s=LOG_SILENCE_S)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    rest = ""
-    with api.open(request) as stream:
-        trouble = _trouble(stream, request, api.url)
-        if trouble is not None:
+    patience, failures = Patience(patience_s), 0
+    whole = not {"tail", "since"} & params.keys()
+    where, received = dict(params), 0
+    decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while True:
+        heard = datetime.now(UTC)
+        followed = {**where, "follow": "true"}
+        request = Request("GET", job_path(job_id, "logs"), params=followed, read_timeout_s=LOG_SILENCE_S)
+        with api.open(request) as stream:
+            trouble = _trouble(stream, request, api.url)
+            if trouble is None:
+                patience.answered()
+            while trouble is None and (chunk := stream.read()) is not None:
+                if isinstance(chunk, NoResponse):
+                    trouble = unreachable(chunk, api.url)
+                    break
+                failures, received, heard = 0, received + len(chunk), datetime.now(UTC)
+                *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+                yield from lines
+        lost = api.now()
+        try:
+            if (fetch_job(api, job_id)).state.terminal and trouble is None:
+                break
+        except UnavailableError as error:
+            trouble = trouble or error
+        if trouble is not None and patience.over(lost, api.now()):
             raise trouble
-        while True:
-            chunk = stream.read()
-            if isinstance(chunk, NoResponse):
-                raise UnavailableError(
-                    f"the log stream of job {job_id} broke: {chunk.message}", fix="run the command again"
-                )
-            *lines, rest = (rest + decoder.decode(chunk or b"", final=chunk is None)).split("\n")
-            if chunk is None and rest:
-                lines.append(rest)
-            yield from lines
-            if chunk is None:
-                return
+        api.sleep(api.retry.backoff(failures))
+        failures += 1
+        where = {**where, "offset": str(received)} if whole else {**where, "since": heard.isoformat()}
+        if not whole:
+            where.pop("tail", None)
+            decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    if rest := rest + decoder.decode(b"", final=True):
+        yield rest

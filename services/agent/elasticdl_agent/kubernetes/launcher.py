@@ -62,6 +62,8 @@ _LOOK_S = 5.0
 _CAPACITY_S = 5.0
 _LISTED_S = 4.0
 _AGAIN_S = 0.2
+_QUIET_S = 1.0
+"""Between looks for the next incarnation of a process whose log is followed."""
 _KEEP_OLDER = 3
 """Older incarnations of a process whose pods, and so logs, are kept."""
 _log = structlog.get_logger(__name__)
@@ -283,7 +285,7 @@ class KubernetesLauncher:
         since: float | None = None,
         lines: int | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
+        """Yields pieces of what the incarnations of a process printed; with ``follow`` for as long as they are read.
 
         What kept a pod from its work stands at the end of its log.
 
@@ -307,7 +309,8 @@ class KubernetesLauncher:
                     return
                 sent = len(past)
             if not known:
-                return
+                yield b""
+                await asyncio.sleep(_QUIET_S)
             for process in known:
                 async with contextlib.aclosing(self._read(process, since, follow=True)) as pieces:
                     async for piece in pieces:

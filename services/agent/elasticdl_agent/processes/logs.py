@@ -33,6 +33,8 @@ _MOST_TIMES = 32 << 20
 _NUMBER = re.compile(rb"\d{1,20}")
 _MARK = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _POLL_S = 0.2
+_QUIET_POLL_S = 1.0
+"""Between looks for a next incarnation, of each of which whoever follows is told."""
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -67,7 +69,8 @@ async def read_logs(
         role: the process's role.
         index: which of that role.
         tail: begin that many bytes before the present end; None begins at the beginning.
-        follow: go on with what is added while ``may_grow()``.
+        follow: go on with what is added, of later incarnations too; an empty piece says that all was read and
+            ``may_grow()`` is false, so that whoever knows that the job is over can leave.
         may_grow: whether any incarnation runs, or will.
         since: leave out what was printed before, in seconds since 1970; up to a second more may be there.
         lines: begin that many lines before the present end, at the beginning of a line; as far as 64 MiB back.
@@ -84,13 +87,15 @@ async def read_logs(
                 fix="see the job's processes (`elasticdl jobs get ID`, or GET /jobs/{id}), or wait for its start",
             )
         while True:
-            last_pass = not (follow and may_grow())
+            quiet = not may_grow()
             news = reader.news()
             while piece := await _off_the_loop(functools.partial(next, news, b"")):
                 yield piece
-            if last_pass:
+            if not follow:
                 return
-            await asyncio.sleep(_POLL_S)
+            if quiet:
+                yield b""
+            await asyncio.sleep(_QUIET_POLL_S if quiet else _POLL_S)
     finally:
         reader.close()
 

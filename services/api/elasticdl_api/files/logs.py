@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from elasticdl_core.ports.launcher import INSPECTOR, Role
 from elasticdl_runtime.safe_files import open_below
 
 MOST_FILES = 20_000
@@ -17,6 +18,8 @@ _NAME = re.compile(r"(master|ps|worker)-(\d{1,5})\.(\d{1,6})\.log(\.1)?")
 
 def list_logs(jobs: Path, job_id: str) -> list[dict[str, Any]]:
     """The logs of a job, one for each incarnation of a process, with their sizes; what a job put there is left out.
+
+    So is that of the worker that looked at the model: it is none of the job's.
 
     Args:
         jobs: the folder of all jobs' files.
@@ -35,6 +38,8 @@ def list_logs(jobs: Path, job_id: str) -> list[dict[str, Any]]:
                 if match is None or state is None or not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
                     continue
                 key = (match[1], int(match[2]), int(match[3]))
+                if key[:2] == (Role.WORKER, INSPECTOR):
+                    continue
                 if key not in found and len(found) >= MOST_FILES:
                     continue
                 one = found.setdefault(key, {"size": 0, "modified_at": datetime.fromtimestamp(0, UTC)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -98,7 +98,7 @@ async def logs(
     role: Annotated[Role, Query(description="Which kind of process.")] = Role.WORKER,
     index: Annotated[int, Query(description="Which of them.", ge=0, le=100_000)] = 0,
     tail: Annotated[int | None, Query(description="Only the last lines, that many.", ge=0, le=100_000)] = None,
-    follow: Annotated[bool, Query(description="Go on with what is printed from now on.")] = False,
+    follow: Annotated[bool, Query(description="Go on with what is printed until the job is over.")] = False,
     since: Annotated[
         AwareDatetime | None, Query(description="Only what was printed then or later; up to a second more.")
     ] = None,
@@ -135,6 +135,9 @@ async def logs(
                 return await stack.enter_async_context(contextlib.aclosing(pieces))
 
             pieces = await closed(read(tail=None, follow=follow, lines=tail))
+            if follow:
+                over = functools.partial(api.job_views.is_over, job_id, namespace=user.namespace)
+                pieces = await closed(_until_over(pieces, over))
             if offset:
                 pieces = await closed(_without_beginning(pieces, offset))
             if grep:
@@ -178,6 +181,18 @@ def _event_id(text: str) -> int:
     if not 0 <= number <= BIGINT:
         raise InvalidInputError(f"Last-Event-ID {text!r} is not an id of ours", fix="send the last id that came")
     return number
+
+
+async def _until_over(pieces: AsyncGenerator[bytes], over: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
+    """What a followed log has until its job is over: of each incarnation, however long the next one takes to come."""
+    was_over = False
+    async for piece in pieces:
+        if piece:
+            yield piece
+        elif was_over:  # and all was read after that
+            return
+        else:
+            was_over = await over()
 
 
 async def _without_beginning(pieces: AsyncGenerator[bytes], skip: int) -> AsyncGenerator[bytes]:

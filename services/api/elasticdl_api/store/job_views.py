@@ -36,6 +36,7 @@ from elasticdl_api.store.records import BRIEF, brief_status, shown_error
 from elasticdl_api.store.visibility import blockers_of, without_names
 from elasticdl_api.web.json_bodies import SHOWN_DEPTH, prune
 from elasticdl_core.errors import NotFoundError
+from elasticdl_core.job import JobState
 from elasticdl_core.scheduling.explanation import hide_names
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
@@ -106,6 +107,7 @@ def seen_by(parameter: str) -> Any:
 
 _DETAIL = Query(_of_one(*SHOWN_COLUMNS, *(kind.all_of_job.label(name) for name, kind in OUTPUTS.items())))
 _EXISTS = Query(_of_one(literal(1)))
+_STATE = Query(_of_one(t.jobs.c.state))
 
 
 def _losses() -> Any:
@@ -167,6 +169,11 @@ class ShownJobs:
         """
         if not await self._database.fetch(_EXISTS, job_id=job_id, namespace=namespace):
             raise missing_job(job_id)
+
+    async def is_over(self, job_id: str, *, namespace: str | None) -> bool:
+        """Whether a job has ended, or is not there any more."""
+        rows = await self._database.fetch(_STATE, job_id=job_id, namespace=namespace)
+        return not rows or JobState(rows[0]["state"]).terminal
 
     async def read(self, job_id: str, *, namespace: str | None) -> ShownJob:
         """One job with all that belongs to it.

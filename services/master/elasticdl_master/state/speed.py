@@ -132,6 +132,11 @@ class SpeedEstimator:
             self._open, self._open_s = (self.work_s, records), 0.0
 
     @property
+    def measured(self) -> bool:
+        """Whether there is a speed to show."""
+        return self._worked_s > 0
+
+    @property
     def samples_per_second(self) -> float:
         """Records a second of all workers."""
         return 0.0 if self._idle_s > _STALE_S else self._now(self._shown)

@@ -133,7 +133,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
             "listing": not plans.listed,
         },
         "ledger": _ledger(machine),
-        "samples_per_second": round(machine.throughput.speed.samples_per_second, 3),
+        "samples_per_second": round(machine.throughput.samples_per_second, 3),
         "eta_seconds": None if rest is None else round(rest.expected, 1),
         "eta_low_seconds": None if rest is None else round(rest.low, 1),
         "eta_high_seconds": None if rest is None else round(rest.high, 1),

@@ -57,13 +57,20 @@ class Throughput:
         self._total = 0
         self._window = _Window(0, 0, 0.0)
         self._rescale: tuple[int, float] | None = None
+        self._told: dict[int, float] = {}
         self.speed = SpeedEstimator()
+
+    @property
+    def samples_per_second(self) -> float:
+        """Records a second of all workers; of a job that is too short to be measured, what they say of themselves."""
+        return self.speed.samples_per_second if self.speed.measured else sum(self._told.values())
 
     def heartbeat(self, worker: Worker) -> None:
         """Takes in how many records a worker processed so far."""
         before = self._seen.get(worker.owner, 0)
         self._total += max(0, worker.records - before)
         self._seen[worker.owner] = worker.records
+        self._told[worker.index] = worker.samples_per_second or self._told.get(worker.index, 0.0)
 
     def target_changed(self, before: int, after: int, now: float) -> None:
         """The scheduler gave the job another number of workers."""

@@ -73,7 +73,7 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
 
 def _text_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     for name, value in values.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) or name == "name":  # what a job may be called is one rule (`value_problems`)
             continue
         most = _LENGTHS.get(name, NAME_CHARS)
         if len(value) > most:

@@ -69,7 +69,7 @@ def value_problems(spec: JobFields) -> list[Problem]:
     need(
         bool(_NAME.fullmatch(spec.name)),
         "name",
-        f"{spec.name!r} is not a job name",
+        f"{ascii(spec.name)[:100]} is not a job name",
         "use 1 to 40 lower-case letters, digits and dashes, starting and ending with a letter or digit",
     )
     need(spec.name != LAST, "name", f"{LAST!r} stands for the newest job", "choose another name")

@@ -172,14 +172,15 @@ class ProcessLauncher:
         since: float | None = None,
         lines: int | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Yields pieces of what the incarnations of a process printed; with ``follow`` until it has ended.
+        """Yields pieces of what the incarnations of a process printed; with ``follow`` for as long as they are read.
 
         Args:
             job_id: the job.
             role: the process's role.
             index: which of that role.
             tail: begin that many bytes before the end; None for all.
-            follow: go on with what is printed from now on.
+            follow: go on with what is printed from now on, by later incarnations too; an empty piece comes again and
+                again while all was read and none is running or pending.
             since: only what was printed then or later, in seconds since 1970, to a second; None for all.
             lines: begin that many lines before the end, whole ones, instead of ``tail``.
 

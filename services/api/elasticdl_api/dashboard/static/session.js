@@ -1,6 +1,7 @@
 /** Who is logged in. A token, or an identity provider's word (OpenID Connect, code flow with PKCE), begins a session. */
 import { ApiError, get, request, send, setCsrfToken, url, whenSignedOut } from "./api.js";
 import { createStore, useStore } from "./store.js";
+import { sentences } from "./ui/format.js";
 
 /** `phase` is unknown, out or in; `message` says why somebody is out. */
 export const session = createStore({ phase: "unknown", user: "", namespace: null, scope: "read", message: "" });
@@ -36,7 +37,7 @@ export async function resume() {
     begin(await answer);
   } catch (error) {
       const quiet = !sentBack && (error.status === 401 || error.status === 404);
-    session.set((now) => ({ ...now, phase: "out", message: quiet ? "" : `${error.message} ${error.fix || ""}` }));
+    session.set((now) => ({ ...now, phase: "out", message: quiet ? "" : sentences(error) }));
   }
 }
 

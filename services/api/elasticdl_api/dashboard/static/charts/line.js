@@ -16,14 +16,15 @@ const MOST_DOTS = 80;
  *   onRange?: (range: [number, number] | null) => void, empty?: string, loading?: boolean}} props
  */
 export function LineChart({ title, curves, by = "time", height = 180, fromZero = false, log = false, note, marks = [], range, onRange, empty = "No points yet", loading = curves.some((curve) => curve.loading) }) {
+  const odd = curves.reduce((sum, curve) => sum + oddPoints(curve), 0);
   const drawn = curves.map((curve) => (log ? { ...curve, points: curve.points.filter((point) => point[1] > 0).map(([x, mean]) => [x, mean]) } : curve))
-    .filter((curve) => curve.points.length > 0);
+    .filter((curve) => curve.points.some((point) => isNumber(point[1])));
   const key = drawn.map((curve) => `${curve.key}:${curve.points.length}:${curve.points.at(-1)[0]}:${curve.points.at(-1)[1]}:${curve.points[0][0]}`).join("|");
   const { data, parts } = useMemo(() => align(drawn), [key]);
   const few = (curve) => curve.points.length <= MOST_DOTS;
   const shape = `${by}|${fromZero}|${log}|${drawn.map(few).join()}|${drawn.map((one) => one.key).join("|")}|${parts.map((part) => part.band).join()}|${marks.length}`;
   if (drawn.length === 0) {
-    return html`<${Blank} title=${title} note=${note} height=${height} loading=${loading} empty=${empty} />`;
+    return html`<${Blank} title=${title} note=${note} height=${height} loading=${loading} empty=${odd ? saidOfOdd(odd) : empty} />`;
   }
   const format = drawn[0].format || measure;
   const names = drawn.map((curve, place) => curve.color || seriesColor(place));
@@ -43,8 +44,17 @@ export function LineChart({ title, curves, by = "time", height = 180, fromZero =
     },
   }));
   return html`<${Plot} title=${title} summary=${summarize(drawn, by, marks)} options=${options} data=${data} shape=${shape} by=${by}
-    height=${height} range=${range} onRange=${onRange} legend=${legend} note=${note} />`;
+    height=${height} range=${range} onRange=${onRange} legend=${legend} note=${odd ? html`${note} ${saidOfOdd(odd)}` : note} />`;
 }
+
+/** How many points of a curve cannot be drawn: NaN and the infinities. */
+export const oddPoints = (curve) => curve.points.filter((point) => point[1] !== null && !isNumber(point[1])).length;
+
+/** What is said of points that cannot be drawn. */
+export const saidOfOdd = (many) => (many === 1 ? "1 point is NaN or infinite" : `${many} points are NaN or infinite`);
+
+/** A curve of whole numbers: of a span the most that there were, where the mean is none. */
+export const whole = (curve) => ({ ...curve, stepped: true, points: curve.points.map(([x, mean, , most]) => [x, isNumber(most) ? most : mean]) });
 
 /** The curves on one list of x: uPlot's form. A curve with a band is three lines: most, least, mean. */
 export function align(curves) {

@@ -5,7 +5,9 @@ import { clock, count, day, exact, isNumber, measure } from "../ui/format.js";
 import { Empty, Loading } from "../ui/states.js";
 import { color } from "./colors.js";
 
-const FONT = "11px system-ui, sans-serif";
+export const FONT = "11px system-ui, sans-serif";
+/** Around a plot, from the top clockwise: at the right half of the widest label of the time axis, which may stand there. */
+export const PADDING = [8, 30, 0, 0];
 
 /** What stands at an axis of time: more of the clock the finer it is. */
 function timeTicks(_plot, splits, _axis, _space, step) {
@@ -90,7 +92,7 @@ export function Plot({ title, summary, options, data, shape, by, height = 180, r
     };
     const made = options(width);
     const all = {
-      ...made, width, height, legend: { show: false }, padding: [8, 18, 0, 0],
+      ...made, width, height, legend: { show: false }, padding: PADDING,
       cursor: { points: { size: 6 }, drag: { x: true, y: false, setScale: !onRange }, bind: onRange ? { dblclick: () => () => latest.current.onRange(null) } : {}, ...made.cursor },
       hooks: { ...made.hooks, setCursor: [read], setData: [read], ready: [read], setSelect: [select] },
     };

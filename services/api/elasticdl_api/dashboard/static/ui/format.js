@@ -122,3 +122,6 @@ export function words(name) {
   const text = String(name).replace(/[_.]/g, " ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
+
+/** What went wrong and what to do, as sentences: the API's words have no stop, as they are shown apart elsewhere. */
+export const sentences = ({ message, fix }) => [message, fix].filter(Boolean).map((text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".")).join(" ");

@@ -2,6 +2,7 @@
 import { html } from "../lib.js";
 import { createStore, useStore } from "../store.js";
 import { Button } from "./elements.js";
+import { sentences } from "./format.js";
 
 const toasts = createStore([]);
 const SHOWN_MS = 6_000;
@@ -15,7 +16,7 @@ export function tell(text, tone = "good") {
 }
 
 /** Tells a problem of the API. */
-export const tellProblem = (error) => tell(`${error.message}${error.fix ? ` ${error.fix}` : ""}`, "bad");
+export const tellProblem = (error) => tell(sentences(error), "bad");
 
 const close = (id) => toasts.set((now) => now.filter((one) => one.id !== id));
 

@@ -3,6 +3,7 @@ import { html, useEffect, useRef, useState } from "../lib.js";
 import { beginProvider, findProvider, logIn, session } from "../session.js";
 import { useStore } from "../store.js";
 import { Button, Field } from "../ui/elements.js";
+import { sentences } from "../ui/format.js";
 
 /** The page of somebody who is not logged in. */
 export function Login() {
@@ -23,7 +24,7 @@ export function Login() {
     try {
       await act();
     } catch (error) {
-      setProblem(`${error.message} ${error.fix || ""}`);
+      setProblem(sentences(error));
       setBusy(false);
     }
   };

@@ -3,6 +3,7 @@ import { ApiError } from "../../api.js";
 import { html, useState } from "../../lib.js";
 import { usePageTokens, useResource } from "../../resource.js";
 import { Button } from "../../ui/elements.js";
+import { sentences } from "../../ui/format.js";
 import { ErrorState, Loading } from "../../ui/states.js";
 import { tell } from "../../ui/toast.js";
 
@@ -38,7 +39,7 @@ export function useChange(act, done) {
     }
   };
   const problemOf = (field) =>
-    ((state.error && state.error.problems) || []).filter((one) => one.field.split(".").includes(field)).map((one) => `${one.message} ${one.fix || ""}`).join(" ");
+    ((state.error && state.error.problems) || []).filter((one) => one.field.split(".").includes(field)).map((one) => sentences(one)).join(" ");
   return { ...state, run, problemOf };
 }
 

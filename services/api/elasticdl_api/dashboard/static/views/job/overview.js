@@ -1,6 +1,6 @@
 /** The job at a glance: its failure, its ledger, its curves, its workers and their lives. */
 import { Gantt } from "../../charts/gantt.js";
-import { LineChart } from "../../charts/line.js";
+import { LineChart, whole } from "../../charts/line.js";
 import { seriesColor } from "../../charts/colors.js";
 import { isOver } from "../../facts.js";
 import { html, useEffect, useMemo, useState } from "../../lib.js";
@@ -91,8 +91,8 @@ export function useDecisions(job, limit = 100) {
 function WorkersPanel({ job, series, range, onRange }) {
   const decisions = useDecisions(job);
   const marks = useMemo(() => decisions.map((one) => ({ x: Date.parse(one.at) / 1000, label: `${one.before} to ${one.after}: ${one.text}`, tone: one.after < one.before ? "warn" : "good" })), [decisions]);
-  const target = { ...curve(series, "workers.target", "target", "line-5"), stepped: true, dashed: true, format: count };
-  const running = { ...curve(series, "workers.running", "at work", "line-1"), stepped: true, format: count };
+  const target = { ...whole(curve(series, "workers.target", "target", "line-5")), dashed: true, format: count };
+  const running = { ...whole(curve(series, "workers.running", "at work", "line-1")), format: count };
   return html`<${Panel} title="Workers" note="Decisions of the scheduler are marked"><div class="grid">
     <div class="two-thirds"><${LineChart} title="Target and actual" fromZero height=${170} curves=${[target, running]} marks=${marks} range=${range} onRange=${onRange} /></div>
     <div class="third"><h3>Last decisions</h3>${decisions.length === 0 ? html`<${Empty} title="None yet" />` : html`<ol class="decisions">${decisions.slice(0, 5).map((one) => html`

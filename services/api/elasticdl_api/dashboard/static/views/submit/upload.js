@@ -2,7 +2,7 @@
 import { ApiError, send } from "../../api.js";
 import { html, useState } from "../../lib.js";
 import { Field } from "../../ui/elements.js";
-import { bytes } from "../../ui/format.js";
+import { bytes, sentences } from "../../ui/format.js";
 import { zipOf } from "./zip.js";
 
 const FUNCTIONS = ["custom_model", "forward", "model"];
@@ -39,7 +39,7 @@ export function Upload({ digest, problem, onUploaded }) {
       setState({ text: `${file.name}, ${bytes(file.size)}, is uploaded.`, problem: "", busy: false });
       onUploaded(uploaded, model);
     } catch (error) {
-      setState({ text: "", problem: `${error.message} ${error.fix || ""}`, busy: false });
+      setState({ text: "", problem: sentences(error), busy: false });
     }
   };
   const kept = digest && !state.text ? `${digest.slice(0, 19)}… of an earlier upload is used.` : "";
