@@ -333,6 +333,7 @@ class _LocalRun:
 
     def predict(self, output: Path) -> None:
         """Predicts with a checkpoint."""
+        from elasticdl_worker.trainers.prediction_trial import try_outputs
         from elasticdl_worker.trainers.predictions import PredictionWriter
 
         spec, module = self._spec, self._module
@@ -340,6 +341,8 @@ class _LocalRun:
         reader = self._readers["main"] = self._reader(spec.prediction_data)
         source = self._source(reader, Mode.PREDICTION)
         trainer = self._trainer(source)
+        if sink.makes_files and module.custom_data_reader is None:
+            try_outputs(self._framework, source, reader, trainer, spec.minibatch_size)
         shards = cut(reader.create_shards(), spec.records_per_task)
         progress = LocalProgress(self._emit, sum(shard.records for shard in shards))
         for shard in shards:
@@ -348,7 +351,7 @@ class _LocalRun:
                 for batch in source.minibatches(shard):
                     with module.guard("the model"):
                         predictions = trainer.predict(batch.features)
-                    write(self._framework.to_numpy(predictions), batch.first)
+                    write(self._framework.to_numpy(predictions), batch.first, batch.records)
                     progress.advance(batch.records, 0, 0, None)
             progress.end(source.intake.skips)
             self._skip(source.intake.skips)

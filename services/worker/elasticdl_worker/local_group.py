@@ -51,7 +51,7 @@ class LocalGroup:
     def __init__(self, framework: Framework, spec: JobSpec, module: ModelModule) -> None:
         self._framework = framework
         self._sources = JobSources(framework, spec, module)
-        self._replica = make_replica(framework, spec, module, self._sources)
+        self._replica = make_replica(framework, spec, module, self._sources, tries_export=True)
         self._begun = 0
         self.epoch = 0
 

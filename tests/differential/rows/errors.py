@@ -45,6 +45,15 @@ ROWS = [
         "a training step raised",
         "def loss(labels, predictions):\n    return tf.reduce_mean(tf.matmul(labels, predictions))",
     ),
+    broken(
+        "stateful_rnn",
+        "(LSTM(stateful=True)) keeps what it saw",
+        """
+        def forward():
+            i = keras.Input((4,), batch_size=8)
+            return keras.Model(i, layers.Dense(1)(layers.LSTM(3, stateful=True)(layers.Reshape((4, 1))(i))))
+        """,
+    ),
     broken("missing_entry", "has no optimizer", "del optimizer"),
     broken("missing_model", "does not define 'forwards'", model="forwards"),
     broken("missing_file", "names the file no_such_file.py", spec={"model_def": "no_such_file.forward"}),

@@ -50,7 +50,7 @@ def _durable(root: Path) -> None:
 def _predictions(root: Path) -> None:
     sink = PredictionWriter(ModelModule(Path("net.py"), (), lambda: None), root / "artifacts" / "predictions", 0)
     with sink.write_task(Shard("a.csv", 0, 2)) as write:
-        write(np.zeros(2), 0)
+        write(np.zeros(2), 0, 2)
 
 
 def _checkpoint(root: Path) -> None:

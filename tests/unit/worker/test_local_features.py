@@ -80,8 +80,8 @@ def test_predictions_become_one_file_a_shard(make_spec: Any, clicks: Path, tmp_p
     shard = Shard("/data/a.csv", 128, 256)
     for _ in range(2):  # a task that is done twice leaves the same one file
         with sink.write_task(shard) as write:
-            write(np.zeros((64, 1)), 128)
-            write({"predictions": np.ones((64, 1))}, 192)
+            write(np.zeros((64, 1)), 128, 64)
+            write({"predictions": np.ones((64, 1))}, 192, 64)
     with pytest.raises(RuntimeError), sink.write_task(Shard("/data/a.csv", 256, 300)):
         raise RuntimeError("lost in the middle")
     (file,) = (tmp_path / "out").iterdir()
@@ -99,7 +99,7 @@ def test_a_processor_of_the_module_takes_the_predictions(make_spec: Any, tmp_pat
     spec = make_spec(model_def="words.CustomModel", prediction_outputs_processor="Processor")
     module = load_model_module(spec, ZOO)
     with PredictionWriter(module, tmp_path / "out", 3).write_task(Shard("x", 0, 5)) as write:
-        write(np.zeros((5, 2)), 0)
+        write(np.zeros((5, 2)), 0, 5)
     assert module.prediction_outputs_processor is not None
     assert module.prediction_outputs_processor.seen == [(3, (5, 2))]
     assert not (tmp_path / "out").exists()

@@ -269,6 +269,6 @@ def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
 
     module = ModelModule(Path("net.py"), (), lambda: None, prediction_outputs_processor=Processor)
     with PredictionWriter(module, tmp_path, 3).write_task(Shard("x", 0, 2)) as write_one:
-        write_one(tf.constant([1.0, 2.0]), 0)
-        write_one({"a": np.array([3.0]), "b": np.array([4.0])}, None)
+        write_one(tf.constant([1.0, 2.0]), 0, 2)
+        write_one({"a": np.array([3.0]), "b": np.array([4.0])}, None, 1)
     assert taken == [([1.0, 2.0], [2.0, 4.0], 3), ([3.0], [6.0], 3)]

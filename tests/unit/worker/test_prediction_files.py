@@ -40,8 +40,8 @@ def written(folder: Path, kind: str, *, known: bool = True) -> Path:
     sink = PredictionWriter(module(), folder, 0, kind)
     for _ in range(2):  # a task that is done twice leaves the same one file
         with sink.write_task(SHARD) as write:
-            write({name: values[:3] for name, values in OUTPUTS.items()}, 100)
-            write({name: values[3:] for name, values in OUTPUTS.items()}, 103 if known else None)
+            write({name: values[:3] for name, values in OUTPUTS.items()}, 100, 3)
+            write({name: values[3:] for name, values in OUTPUTS.items()}, 103 if known else None, 1)
     (path,) = folder.iterdir()
     assert [file["name"] for file in sink.list_files()] == [path.name]
     return path
@@ -51,7 +51,7 @@ def test_a_long_name_of_the_data_does_not_make_one_that_is_too_long(tmp_path: Pa
     """Data with a name of 210 bytes failed when its predictions were written."""
     sink = PredictionWriter(module(), tmp_path, 0)
     with sink.write_task(Shard(f"/data/{'ä' * 100}{'n' * 50}.csv", 0, 4)) as write:
-        write(OUTPUTS, 0)
+        write(OUTPUTS, 0, 4)
     (file,) = sink.list_files()
     assert len(file["name"]) < 200
 
@@ -109,7 +109,7 @@ def test_small_types_are_numbers_in_every_format(tmp_path: Path, kind: str) -> N
     for form in ("npz", "csv", "parquet"):
         sink = PredictionWriter(module(), tmp_path / form, 0, form)
         with sink.write_task(SHARD) as write:
-            write(given, 100)
+            write(given, 100, 2)
         (paths[form],) = (tmp_path / form).iterdir()
     with np.load(paths["npz"]) as found:
         np.testing.assert_array_equal(found["predictions"] + 0.0, wanted)
@@ -128,7 +128,7 @@ def test_a_record_that_nobody_knows_has_no_number(tmp_path: Path) -> None:
 def test_an_output_named_as_the_record_is_refused(tmp_path: Path) -> None:
     sink = PredictionWriter(module(), tmp_path / "out", 0)
     with pytest.raises(UserCodeError, match="an output named 'row'"), sink.write_task(SHARD) as write:
-        write({"row": np.zeros(4)}, 100)
+        write({"row": np.zeros(4)}, 100, 4)
     assert not (tmp_path / "out").exists()
 
 
@@ -189,7 +189,7 @@ def test_a_file_is_described_when_it_is_written_and_never_again(tmp_path: Path) 
     named = []
     for start in range(0, 40, 4):
         with sink.write_task(Shard("/data/a.csv", start, start + 4)) as write:
-            write(OUTPUTS, start)
+            write(OUTPUTS, start, 4)
         (file,) = sink.take_new()
         named.append(file)
         assert file["sha256"] == hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest()
@@ -197,7 +197,7 @@ def test_a_file_is_described_when_it_is_written_and_never_again(tmp_path: Path) 
     assert sink.list_files() == named
     assert sink.take_new() == []
     with sink.write_task(Shard("/data/a.csv", 0, 4)) as write:
-        write(OUTPUTS, 0)
+        write(OUTPUTS, 0, 4)
     assert [file["name"] for file in sink.take_new()] == [named[0]["name"]], (
         "a task that is done again reports it again"
     )
@@ -208,7 +208,7 @@ def test_the_path_in_each_row_of_an_npz_takes_no_room(tmp_path: Path) -> None:
     name = f"/data/{'d' * 850}.csv"
     values = np.random.default_rng(0).random((1000, 12))
     with sink.write_task(Shard(name, 0, 1000)) as write:
-        write(values, 0)
+        write(values, 0, 1000)
     (file,) = sink.take_new()
     assert file["size"] < values.nbytes + 8 * 1000 + 20_000
     with np.load(file["path"]) as found:

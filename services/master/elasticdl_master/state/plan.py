@@ -288,7 +288,9 @@ class JobPlans:
         """A place in a task, for people."""
         if not task.records:
             return f"task {task}"
-        name = self.shard_of(task).name
+        reading, name = self.reading(task), self.shard_of(task).name
+        if reading is not None:
+            return f"{described(reading.records(position, min(position + 1, task.end)))}, in task {task}"
         return f"record {position} of task {task} (records {task.start} to {task.end} of {name})"
 
     def to_mapping(self) -> dict[str, Any]:

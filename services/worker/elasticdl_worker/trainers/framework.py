@@ -255,7 +255,7 @@ class Preparation:
         module: the user's module.
         source: makes the minibatches of the job's main mode.
         callbacks: those of the module.
-        formats: of export, by the job and the callbacks; checked before training.
+        formats: of export, by the job and the callbacks; empty where another process tries them before training.
         remaining_steps: number of steps that this worker is still expected to make; None if nobody knows.
         keeps_predictions: whether a step also gives the predictions of its last minibatch.
     """

@@ -72,6 +72,7 @@ class CheckpointEngine:
             raise DataError(error.message, fix=error.fix) from error
         self.version = model.version
         self._session.progress.set_version(model.version)
+        self._others.try_predictions(model)
         self._others.use(PresentParameters(model, module))
 
     def next_item(self, *, wait: bool) -> TaskItem | NoMoreTasks | None:

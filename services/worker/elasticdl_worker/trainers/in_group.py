@@ -59,7 +59,7 @@ def prepare_member(
     declared = declared_rules(framework.callbacks_of(module, spec))
     sources = JobSources(framework, spec, module)
     others = OtherTasks(framework, spec, module, session, sources, worker_index, job_dir, declared)
-    replica = make_replica(framework, spec, module, sources)
+    replica = make_replica(framework, spec, module, sources, tries_export=worker_index == 0)
     if module.custom_data_reader is None:
         warm_up(replica, first_records(spec, module, sources))
     others.use(PresentParameters(replica, module))
@@ -70,7 +70,9 @@ def prepare_member(
     return PreparedMember(replica, others)
 
 
-def make_replica(framework: Framework, spec: JobSpec, module: ModelModule, sources: JobSources) -> TrainedReplica:
+def make_replica(
+    framework: Framework, spec: JobSpec, module: ModelModule, sources: JobSources, *, tries_export: bool = False
+) -> TrainedReplica:
     """Builds the model as members of a group have it.
 
     Args:
@@ -78,6 +80,7 @@ def make_replica(framework: Framework, spec: JobSpec, module: ModelModule, sourc
         spec: the job.
         module: the user's module.
         sources: the job's data.
+        tries_export: whether to see that the model can be written, too.
 
     Raises:
         ElasticDLError: the user's module or the data do not allow it.
@@ -90,7 +93,7 @@ def make_replica(framework: Framework, spec: JobSpec, module: ModelModule, sourc
             module,
             sources.make_source(sources.main, _most_rows(spec)),
             callbacks,
-            rules.export_formats if spec.type is JobType.TRAINING else (),
+            rules.export_formats if tries_export and spec.type is JobType.TRAINING else (),
             keeps_predictions=module.eval_metrics_fn is not None,
         )
     )

@@ -24,7 +24,9 @@ from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import Framework, LossOf, Metrics, Outputs
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+from elasticdl_worker.trainers.prediction_trial import try_outputs
 from elasticdl_worker.trainers.predictions import PredictionWriter
+from elasticdl_worker.trainers.present_parameters import HeldModel
 from elasticdl_worker.user_code import ModelModule, importing_apart
 
 _log = structlog.get_logger(__name__)
@@ -103,6 +105,16 @@ class OtherTasks:
             self._evaluation_metrics()
             self._sources.source(Mode.EVALUATION)
 
+    def try_predictions(self, model: HeldModel) -> None:
+        """Refuses now what would end the first prediction: outputs that have no row for each record.
+
+        Raises:
+            UserCodeError: the model has such an output.
+        """
+        if self._writer is not None and self._writer.makes_files and self._module.custom_data_reader is None:
+            source, reader = self._sources.source(Mode.PREDICTION), self._sources.reader(Mode.PREDICTION)
+            try_outputs(self._framework, source, reader, model, self._spec.minibatch_size)
+
     def run(self, lease: LeasedTask) -> TaskOutcome:
         """Runs a task."""
         phases: dict[TaskType, tuple[str, Callable[[LeasedTask], TaskOutcome]]] = {
@@ -144,7 +156,7 @@ class OtherTasks:
         seen = 0
         with self._writer.write_task(lease.task.shard) as write:
             for batch, predictions in self._model.infer(self._followed(lease, Mode.PREDICTION, "predicting"), 0):
-                write(self._framework.to_numpy(predictions), batch.first)
+                write(self._framework.to_numpy(predictions), batch.first, batch.records)
                 seen += batch.records
         files = self._writer.take_new()
         account = TaskAccount(seen, seen, self._sources.source(Mode.PREDICTION).intake.skips)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -16,8 +16,8 @@ from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
 from elasticdl_runtime import durable
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
-from elasticdl_worker.trainers.plain_arrays import plain_array
 from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
+from elasticdl_worker.trainers.prediction_shapes import check_rows, named_outputs
 from elasticdl_worker.user_code import ModelModule
 
 _STEM_CHARS = 120
@@ -32,8 +32,9 @@ class OutputArray(NDArray[np.generic]):
         return np.asarray(self)
 
 
-WritePredictions = Callable[[object, int | None], None]
-"""Takes the predictions of a minibatch, and the number of its first record if that is known."""
+WritePredictions = Callable[[object, int | None, int], None]
+"""Takes the predictions of a minibatch, the number of its first record if that is known, and how many records it has.
+"""
 
 
 class _Processor(Protocol):
@@ -86,21 +87,22 @@ class PredictionWriter:
     def write_task(self, shard: ShardLike) -> Iterator[WritePredictions]:
         """A context for one task: gives a function for predictions of minibatches, and writes the file at its end.
 
-        The function takes the predictions and the number of the first record that they are of, or None where
-        ``feed`` or damaged data let nobody know it.
+        The function takes the predictions, the number of the first record that they are of, or None where ``feed`` or
+        damaged data let nobody know it, and how many records these are.
         """
         if self._processor is not None:
             processor = self._processor
-            yield lambda predictions, first: self._process(processor, predictions)
+            yield lambda predictions, first, records: self._process(processor, predictions)
             return
         parts: list[dict[str, NDArray[np.generic]]] = []
         rows: list[NDArray[np.int64]] = []
 
-        def add(predictions: object, first: int | None) -> None:
-            parts.append(_named(predictions))
-            check_names(parts[-1])
-            many = len(next(iter(parts[-1].values())))
-            rows.append(np.full(many, UNKNOWN_ROW) if first is None else np.arange(first, first + many))
+        def add(predictions: object, first: int | None, records: int) -> None:
+            columns = named_outputs(predictions)
+            check_names(columns)
+            check_rows(columns, records, parts[0] if parts else None)
+            parts.append(columns)
+            rows.append(np.full(records, UNKNOWN_ROW) if first is None else np.arange(first, first + records))
 
         yield add
         if parts:
@@ -110,13 +112,18 @@ class PredictionWriter:
         """The files written so far: ``{"name", "path", "sha256", "size"}``, each as it was when it was written."""
         return list(self._written.values())
 
+    @property
+    def makes_files(self) -> bool:
+        """Whether predictions become files, rather than a processor of the user's takes them."""
+        return self._processor is None
+
     def take_new(self) -> list[OutputFile]:
         """The files written since they were last taken; one that was written again is among them."""
         taken, self._new = list(self._new.values()), {}
         return taken
 
     def _process(self, processor: _Processor, predictions: object) -> None:
-        arrays = {name: value.view(OutputArray) for name, value in _named(predictions).items()}
+        arrays = {name: value.view(OutputArray) for name, value in named_outputs(predictions).items()}
         value = arrays["predictions"] if arrays.keys() == {"predictions"} else arrays
         with self._module.guard("PredictionOutputsProcessor.process"):
             processor.process(value, self._worker_index)
@@ -130,12 +137,3 @@ class PredictionWriter:
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             write_predictions(self._kind, file, shard.name, rows, arrays)
         self._written[path.name] = self._new[path.name] = describe_file(path, path.name)
-
-
-def _named(predictions: object) -> dict[str, NDArray[np.generic]]:
-    """A model's outputs as arrays by name."""
-    if isinstance(predictions, Mapping):
-        return {str(name): plain_array(value) for name, value in predictions.items()}
-    if isinstance(predictions, list | tuple):
-        return {f"output_{number}": plain_array(value) for number, value in enumerate(predictions)}
-    return {"predictions": plain_array(predictions)}

@@ -10,7 +10,8 @@ from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.user_code import ModelModule, user_location, user_traceback
 
-_FIX = "check the shapes of features, labels and predictions"
+_SHAPES = "check the shapes of features, labels and predictions"
+_OF_SHAPES = re.compile(r"shape|dimension|\bsize|broadcast|rank|must match|logits and labels", re.IGNORECASE)
 _ONE_RECORD = "more than 1 value per channel"
 _ONE_RECORD_FIX = (
     "one record has no variance for BatchNorm: choose a --minibatch_size that leaves no single record over (the last "
@@ -29,12 +30,15 @@ def training_step(module: ModelModule, batches: Sequence[Minibatch] = ()) -> Ite
     Raises:
         UserCodeError: it raised.
     """
-    with module.guard("a training step", _FIX):
+    with module.guard("a training step"):
         try:
             yield
         except ElasticDLError:
             raise
         except Exception as error:
+            if not isinstance(error, LookupError) and _OF_SHAPES.search(str(error)):
+                with module.guard("a training step", _SHAPES):
+                    raise
             alone = [batch for batch in batches if batch.records == 1]
             if not alone or not re.search(_ONE_RECORD, str(error)):
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 _ORIGINAL = ("elasticdl", "elasticai_api", "elasticdl_preprocessing", "elasticdl_client")
 """Packages of the original project, of whose import paths some are there."""
@@ -21,6 +22,23 @@ _BY_TEXT = (
         r"[Vv]ocabulary|adapt\(\)|[Tt]able not initialized|must be adapted",
         "give the layer its vocabulary (vocabulary=[...]) or call its adapt() where it is made, before the model is",
     ),
+    (
+        r"Could not (locate|deserialize) (function|class)|Unknown (loss|metric|optimizer) function",
+        "load_model(PATH, compile=False) leaves out what the file was compiled with, as the job has a loss and an "
+        "optimizer of its own; layers of your own go into custom_objects={...}",
+    ),
+    (
+        r"Cannot add tensor to the batch|Cannot batch tensors with different shapes|stack expects each tensor to be "
+        r"equal size",
+        "records of a minibatch have one length: pad (tf.pad, torch.nn.functional.pad) or cut in feed; "
+        "those of different lengths are ragged tensors (tf.RaggedTensor), in PyTorch what your collate(samples) "
+        "makes (torch.nn.utils.rnn.pad_sequence)",
+    ),
+    (
+        r"does not require grad and does not have a grad_fn",
+        "a forward that differentiates (torch.autograd.grad) does it within torch.enable_grad(), as evaluations and "
+        "predictions run without gradients",
+    ),
 )
 
 
@@ -28,6 +46,11 @@ def suggest_fix(error: BaseException) -> str:
     """What the user can do about an exception of their code; empty if its text does not tell."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _ORIGINAL:
         return "docs/model-api.md, Older modules, lists the original's import paths that are there"
+    if isinstance(error, FileNotFoundError) and error.filename and not Path(os.fspath(error.filename)).is_absolute():
+        return (
+            "a path begins at the folder of the process, another one on a cluster: name a file of the zoo by "
+            f"Path(__file__).parent / {os.fspath(error.filename)!r}"
+        )
     for pattern, fix in _BY_TEXT:
         legacy = "legacy" in fix and os.environ.get("TF_USE_LEGACY_KERAS") == "1"
         if not legacy and re.search(pattern, str(error)):

@@ -316,6 +316,13 @@ def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., object]:
         hint = f"did you mean {near[0]}? " if near else ""
         has = ", ".join(sorted(names)) or "nothing that can be called"
         raise UserCodeError(f"--{flag}: {module.__file__} has no {name!r}", fix=f"{hint}the file has: {has}")
+    # No framework is imported here: models of both have one of these.
+    made = not isinstance(value, type) and (hasattr(value, "trainable_weights") or hasattr(value, "named_parameters"))
+    if flag == "model_def" and made:
+        raise UserCodeError(
+            f"--{flag}: {name} in {module.__file__} is a model, made when the file is imported, not its maker",
+            fix=f"make it in a function: def {name}(): return ...",
+        )
     if not callable(value):
         raise UserCodeError(
             f"--{flag}: {name} in {module.__file__} is a {type(value).__name__}, not something to call",

@@ -180,6 +180,13 @@ LAYERS = (
     rows(
         _LAYER,
         _NO,
+        "stateful",
+        "keeps what it saw of the records before, and a job's minibatches come from anywhere in the data",
+        "leave stateful=True out, and give each record its whole sequence, as the reader's window=N does",
+    ),
+    rows(
+        _LAYER,
+        _NO,
         "metric_of_a_layer",
         "is not reported: evaluations are spread over workers, and a layer's own metric stays in one",
         "compute it from labels and predictions in `eval_metrics_fn()`",

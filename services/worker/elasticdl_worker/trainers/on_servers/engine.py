@@ -98,7 +98,7 @@ class ParameterServerEngine:
                 module,
                 self._sources.source(self._sources.main),
                 callbacks,
-                rules.export_formats if trains else (),
+                rules.export_formats if trains and not self._worker_index else (),
                 remaining_steps.estimate,
                 keeps_predictions=trains and module.eval_metrics_fn is not None,
             )

@@ -7,14 +7,18 @@ cannot hold one, so it is left out for such models, and ``README.json`` says so.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from elasticdl.layers import lookup
 from elasticdl_core.errors import UserCodeError
@@ -25,23 +29,56 @@ from elasticdl_worker.parameters import Rows
 from elasticdl_worker.trainers.exported_files import README, wanted_formats, write_note, write_tables
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.tensorflow.export.initial_rows import InitialRows
-from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, tf
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, keras_version, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
-from elasticdl_worker.trainers.tensorflow.types import Features, Layer, NestedSpec, Predictions, Tensor
+from elasticdl_worker.trainers.tensorflow.types import Features, KerasModel, Layer, NestedSpec, Predictions, Tensor
 
 _FORMATS = ("keras", "saved_model")
+_TRIED_BYTES = 64 << 20
+"""Of weights that are written on trial."""
 
 
 def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
-    """Refuses before training what could not be written after it.
+    """Refuses before training what could not be written after it: writes the untrained model, and throws it away.
+
+    Of one with many weights only the description is tried, for writing them takes time.
 
     Raises:
-        UserCodeError: a ``.keras`` file is asked for, and the model or a layer cannot be described in one.
+        UserCodeError: the model cannot be written in one of the formats.
     """
-    has_open_table = any(not isinstance(layer, keras.layers.Embedding) for layer in model.registry.layers.values())
-    if "keras" not in wanted_formats(formats, _FORMATS) or has_open_table or _describes(model.keras_model):
+    wanted = wanted_formats(formats, _FORMATS)
+    closed = all(isinstance(layer, keras.layers.Embedding) for layer in model.registry.layers.values())
+    if "keras" in wanted and closed:
+        _refuse_undescribed(model.keras_model)
+    if sum(weight.nbytes for weight in model.values().values()) > _TRIED_BYTES:
         return
-    whole = model.keras_model
+    with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as folder:
+        if "keras" in wanted and not model.tables:
+            with _trying("keras", "a .keras file"):
+                model.keras_model.save(Path(folder) / "model.keras")
+        if "saved_model" in wanted:
+            none = np.zeros(0, np.int64)
+            empty = {name: (none, np.zeros((0, spec.dim), np.float32)) for name, spec in model.tables.items()}
+            with _trying("saved_model", "a SavedModel"):
+                _saved_model(model, Path(folder) / "saved_model", empty, model.tables)
+
+
+@contextlib.contextmanager
+def _trying(name: str, what: str) -> Iterator[None]:
+    """Turns what cannot be written into a refusal."""
+    try:
+        yield
+    except Exception as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:300]
+        raise UserCodeError(
+            f"the model cannot be written as {what}: {type(error).__name__}: {said}",
+            fix=f"change what cannot be written, or leave {name} out of --export_formats",
+        ) from error
+
+
+def _refuse_undescribed(whole: KerasModel) -> None:
+    if _describes(whole):
+        return
     # What contains a layer that has no description has none either: the innermost one is named.
     layers = [layer for layer in whole._flatten_layers() if layer is not whole]
     part = next((layer for layer in reversed(layers) if not _describes(layer)), whole)
@@ -113,9 +150,12 @@ def export_model(
             written["keras"] = "left out: the model has embeddings without a bound on their ids"
         elif "keras" in formats:
             model.keras_model.save(staging / "model.keras")
-            written["keras"] = "model.keras: keras.models.load_model('model.keras')"
+            written["keras"] = (
+                f"model.keras: keras.models.load_model('model.keras'{_needed_to_load(model.keras_model)})"
+            )
         if "saved_model" in formats:
             _saved_model(model, staging / "saved_model", open_tables, specs)
+            _name_by_content(staging / "saved_model")
             written["saved_model"] = "saved_model: m = tf.saved_model.load('saved_model'); m.serve(features)"
         tables = write_tables(staging, open_tables, specs)
         write_note(staging, {"keras": keras_version(), "tensorflow": tf.__version__}, written, tables)
@@ -123,6 +163,17 @@ def export_model(
             durable.swap(item, output / item.name)
     names = ["model.keras", "saved_model", README, *(t["file"] for t in tables.values())]
     return [entry for name in names for entry in _listed(output, output / name)]
+
+
+def _needed_to_load(whole: KerasModel) -> str:
+    """The arguments beside the path with which a ``.keras`` file is loaded in another process."""
+    layers = list(whole._flatten_layers())
+    own = {
+        type(one).__name__ for one in layers if type(one).__module__.partition(".")[0] not in ("keras", "tf_keras")
+    }
+    objects = ", ".join(f"'{name}': {name}" for name in sorted(own))
+    unsafe = any(isinstance(one, keras.layers.Lambda) for one in layers)
+    return (f", custom_objects={{{objects}}}" if own else "") + (", safe_mode=False" if unsafe else "")
 
 
 def _listed(root: Path, path: Path) -> list[OutputFile]:
@@ -148,13 +199,35 @@ def _saved_model(
         signatures = {"serving_default": signature_of(serve, spec)} if dense else {}
         tf.saved_model.save(holder, str(path), signatures=signatures)
         return
-    archive = keras.export.ExportArchive()
+    archive = _ordered_archive(model)
     archive.track(model.keras_model)
     for number, table in enumerate(tables.values()):
         setattr(archive, f"open_table_{number}", table)
         archive.track(table)
     archive.add_endpoint("serve", serve, input_signature=[spec])
     archive.write_out(str(path), verbose=False)
+
+
+def _ordered_archive(model: PreparedModel) -> Any:
+    """Keras' archive, with variables in the model's order: Keras leaves it to where they lie in memory."""
+    places = {id(raw_variable(variable)): place for place, variable in enumerate(model.keras_model.variables)}
+
+    class Archive(keras.export.ExportArchive):  # type: ignore[misc]  # Keras has no types
+        def _filter_and_track_resources(self) -> None:
+            super()._filter_and_track_resources()
+            found = list(self._tf_trackable._all_variables)
+            self._tf_trackable._all_variables = sorted(found, key=lambda one: places.get(id(one), len(places)))
+
+    return Archive()
+
+
+def _name_by_content(folder: Path) -> None:
+    """Gives a SavedModel the same random name whenever it has the same bytes."""
+    path = folder / "fingerprint.pb"
+    fingerprint = FingerprintDef.FromString(path.read_bytes())
+    digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).digest()
+    fingerprint.uuid = str(int.from_bytes(digest[:16], "big"))
+    path.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
 
 def signature_of(serve: Callable[[Features], Predictions], spec: NestedSpec) -> object:
@@ -186,6 +259,8 @@ class _OpenTable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
     def __init__(self, ids: NDArray[np.int64], rows: NDArray[np.float32], spec: TableSpec) -> None:
         super().__init__()
         self._first = InitialRows(spec)
+        if not len(ids):  # TensorFlow's table takes no fewer than one key: this one is no id
+            ids, rows = np.array([np.iinfo(np.int64).min]), np.zeros((1, spec.dim), np.float32)
         places = np.arange(1, len(ids) + 1, dtype=np.int64)
         pairs = tf.lookup.KeyValueTensorInitializer(tf.constant(ids, tf.int64), tf.constant(places))
         self.index = tf.lookup.StaticHashTable(pairs, default_value=0)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, tf
 from elasticdl_worker.trainers.tensorflow.model import embeddings
 from elasticdl_worker.user_code import ModelModule, load_model_module
 
@@ -28,6 +29,12 @@ def load_module(spec: JobSpec, zoo: Path) -> ModelModule:
     keras.backend.clear_session(**({} if is_legacy() else {"free_memory": False}))
     keras.utils.set_random_seed(spec.seed & 0x7FFFFFFF)
     module = load_model_module(spec, zoo)
+    if not tf.executing_eagerly():
+        raise UserCodeError(
+            f"{module.path}, or what it imports, switches eager execution off, without which Keras 3 does not train",
+            fix="leave disable_eager_execution() and disable_v2_behavior() out; a model of TensorFlow 1 runs in a "
+            "layer or a tf.function of TensorFlow 2",
+        )
     return replace(module, taken_names=_taken_names())
 
 

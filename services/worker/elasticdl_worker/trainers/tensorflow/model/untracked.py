@@ -58,6 +58,7 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
     states = _generator_states() if any(map(_may_be_of_generator, others_used)) else frozenset()
     for variable in others_used:
         if id(variable) not in states:
+            _refuse_stateful(model)
             raise refusal(Subject.LAYER, "tf.Variable", _named(variable, model, roots))
 
 
@@ -103,6 +104,15 @@ def _all_objects() -> list[Any]:
     if frozen:
         gc.freeze()
     return found
+
+
+def _refuse_stateful(model: KerasModel) -> None:
+    """Names the layer of Keras' own that keeps such a variable from one minibatch to the next."""
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and isinstance(layer, keras.layers.RNN):
+            raise refusal(
+                Subject.LAYER, "stateful", f"the layer {layer.name} ({type(layer).__name__}(stateful=True))"
+            )
 
 
 def _watched(graph: object) -> Iterable[Variable]:

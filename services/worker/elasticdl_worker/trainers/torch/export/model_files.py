@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import nn
 
 from elasticdl.torch.lookup import FoundRows, finding_rows
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str]) -> None:
-    """Refuses before training what could not be written after it, where it was asked for by name.
+    """Refuses before training what could not be written after it; a program only where it was asked for by name.
 
     Args:
         model: the model; it must be able to run.
@@ -48,8 +48,16 @@ def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str])
         formats: as the job has them.
 
     Raises:
-        UserCodeError: a program is asked for, and the model is none.
+        UserCodeError: the state cannot be written, or a program is asked for and the model is none.
     """
+    if "safetensors" in wanted_formats(formats, _FORMATS):
+        try:
+            save({name: value.new_empty(0) for name, value in _state(model)})
+        except Exception as error:
+            raise UserCodeError(
+                f"the model's state_dict cannot be written (safetensors): {_first_line(error)}",
+                fix="keep in state_dict only tensors of plain types, or leave safetensors out of --export_formats",
+            ) from error
     elsewhere = any(spec.input_dim is not None for spec in model.tables.values())
     if "pt2" not in formats or sample is None or elsewhere:
         return  # a model whose matrices are elsewhere cannot be tried
@@ -120,9 +128,13 @@ def _state_dict(model: BuiltModel, open_tables: Mapping[str, Rows]) -> dict[str,
     open_weights = {id(model.placeholders[name]) for name in open_tables}
     return {
         name: (value.detach()[:0] if id(value) in open_weights else value.detach()).clone().contiguous()
-        for name, value in model.net.state_dict(keep_vars=True).items()
-        if isinstance(value, torch.Tensor)
+        for name, value in _state(model)
     }
+
+
+def _state(model: BuiltModel) -> Iterator[tuple[str, torch.Tensor]]:
+    state = model.net.state_dict(keep_vars=True)
+    return ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
 
 def _program(model: BuiltModel, sample: Tensors, tables: Mapping[str, _OpenTable]) -> Any:

@@ -131,6 +131,7 @@ class TorchInputPipeline:
         taken = at_end = 0
         while True:
             held: list[Any] = []
+            width = 1
             try:
                 if returned is None:
                     made = self._feed(given, self._mode, self._reader.metadata)
@@ -140,11 +141,13 @@ class TorchInputPipeline:
                     held += one
                     taken += 1
                     exact = exact and given.given == taken
+                    self._refuse_no_label(one[0])
                     if taken == 1:
                         self._check_begin(returned, given)
                 if not held:
                     records.end(given.rows, taken=given.most, not_drawn=returned.not_drawn)
                     return
+                width = len(held) if exact else 1
                 batch = held[0] if returned.ready else self._collated(held)
                 features, labels = self._split(batch)
                 rows = count_rows(features, labels, returned.samples if returned.ready else len(held))
@@ -155,7 +158,7 @@ class TorchInputPipeline:
                         f"feed gives samples without end: {given.rows} of {given.most} records", fix=ONCE
                     )
             except Exception as error:
-                raise self._explain(records, given, shard, reading, error) from error
+                raise self._explain(records, given, shard, reading, error, width) from error
             yield features, labels, rows, exact
 
     def _check_begin(self, returned: Returned, given: FedRecords) -> None:
@@ -169,6 +172,15 @@ class TorchInputPipeline:
         if returned.goes_round:
             raise UserCodeError(
                 f"feed in {self._module.path} lets its records go round without end (itertools.cycle)", fix=ONCE
+            )
+
+    def _refuse_no_label(self, sample: Any) -> None:
+        """Says which record has no label, before it is put together with others."""
+        pair = isinstance(sample, tuple | list) and len(sample) == 2
+        if pair and sample[1] is None and self._mode != "prediction" and self._module.collate is None:
+            raise UserCodeError(
+                f"feed gives None as the label of a record in mode {self._mode}",
+                fix="give each record a label, or leave out a record that has none",
             )
 
     def _collated(self, samples: Sequence[Any]) -> Tensors:
@@ -187,11 +199,17 @@ class TorchInputPipeline:
         return batch[0], batch[1]
 
     def _explain(
-        self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None, error: Exception
+        self,
+        records: TaskRecords,
+        given: FedRecords,
+        shard: Shard,
+        reading: Reading | None,
+        error: Exception,
+        width: int,
     ) -> ElasticDLError:
-        """The reader's own error if it failed, else what the user's ``feed`` did, and on which record."""
+        """The reader's own error if it failed, else what the user's ``feed`` did, and on which latest records."""
         at: Sequence[Shard] = ()
         if given.given and not records.skipped:
-            place = shard.start + given.given - 1
-            at = [Shard(shard.name, place, place + 1)] if reading is None else reading.records(place, place + 1)
+            end = shard.start + given.given
+            at = [Shard(shard.name, end - width, end)] if reading is None else reading.records(end - width, end)
         return records.explain(error, at=at)

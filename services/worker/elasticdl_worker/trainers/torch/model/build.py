@@ -25,7 +25,7 @@ from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, descri
 from elasticdl_worker.trainers.torch.model.first_values import WeightUses
 from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
-from elasticdl_worker.trainers.torch.model.repeated_memory import own_memory
+from elasticdl_worker.trainers.torch.model.repeated_memory import own_memory, saved_buffers
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.trainers.torch.model.trials import (
@@ -116,7 +116,7 @@ class BuiltModel:
                     fix="keep parameters in float32; --autocast bfloat16 computes with fewer bits",
                 )
             self.trainable[name] = parameter
-        kept = self.net.state_dict(keep_vars=True).keys()
+        kept = saved_buffers(self.net)
         others |= {name: buffer for name, buffer in self.net.named_buffers() if name in kept}
         self.merging = TorchModelState(self.net, others, self.device)
 

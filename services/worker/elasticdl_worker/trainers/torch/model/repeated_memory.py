@@ -15,8 +15,9 @@ def own_memory(net: nn.Module) -> None:
         net: a model.
 
     Raises:
-        UserCodeError: a parameter is such a one, or a buffer that is a view of another tensor of the model: what is
-            written to one would show in the other in this process alone.
+        UserCodeError: a buffer that is saved is sparse or quantised; a parameter has such elements, or a buffer that
+            is a view of another tensor of the model: what is written to one would show in the other in this process
+            alone.
     """
     for name, parameter in net.named_parameters():
         if _repeats(parameter):
@@ -24,7 +25,15 @@ def own_memory(net: nn.Module) -> None:
                 f"the parameter {name} has elements that share memory, which PyTorch refuses to update",
                 fix="make it of a copy: nn.Parameter(tensor.expand(...).clone())",
             )
-    places = [tensor.untyped_storage().data_ptr() for tensor in [*net.parameters(), *net.buffers()]]
+    for name, buffer in saved_buffers(net).items():
+        if buffer.layout is not torch.strided or buffer.is_quantized:
+            raise UserCodeError(
+                f"the buffer {name} is {'quantised' if buffer.is_quantized else 'sparse'}, which no checkpoint holds",
+                fix="register its parts (such as indices and values) and make it of them in forward, or register it "
+                "with persistent=False if the model makes it anew",
+            )
+    dense = [tensor for tensor in [*net.parameters(), *net.buffers()] if tensor.layout is torch.strided]
+    places = [tensor.untyped_storage().data_ptr() for tensor in dense]
     for path, module in net.named_modules():
         for key, buffer in module._buffers.items():
             if buffer is None or not _repeats(buffer):
@@ -35,6 +44,16 @@ def own_memory(net: nn.Module) -> None:
                     fix="register one of the two, and make the other in forward; or register a copy (clone())",
                 )
             module._buffers[key] = buffer.clone(memory_format=torch.contiguous_format)
+
+
+def saved_buffers(net: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers of a model that belong to its state, by name, whatever hooks make of its ``state_dict``."""
+    return {
+        f"{path}.{key}" if path else key: buffer
+        for path, module in net.named_modules()
+        for key, buffer in module._buffers.items()
+        if buffer is not None and key not in module._non_persistent_buffers_set
+    }
 
 
 def _repeats(tensor: torch.Tensor) -> bool:

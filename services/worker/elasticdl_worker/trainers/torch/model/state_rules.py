@@ -13,6 +13,7 @@ from elasticdl_worker.trainers.state_merging import Merge
 from elasticdl_worker.trainers.torch.device import place
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.repeated_memory import saved_buffers
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.trials import generators_kept, trial_of
 
@@ -109,4 +110,5 @@ def _run(model: BuiltModel, trial: nn.Module, parts: Sequence[Tensors]) -> None:
 
 
 def _tensors(net: nn.Module, names: set[str]) -> _State:
-    return {name: tensor for name, tensor in net.state_dict(keep_vars=True).items() if name in names}
+    held = {**dict(net.named_parameters()), **saved_buffers(net)}
+    return {name: tensor for name, tensor in held.items() if name in names}
