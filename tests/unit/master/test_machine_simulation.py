@@ -311,10 +311,11 @@ def test_a_task_that_holds_workers_up_is_found_and_named(how: str, first_record:
         run(world, ended)
         assert world.state is JobState.FAILED
         # A worker that leaves may have returned the front of the task that it had done.
-        # One that falls silent may not have told how far it had come.
-        known = f"({at}|15)" if how == "silence" else str(at)
-        expected = rf"3 workers made no progress at record {known} of task t:0:2:(15|{at}):21 \(.* to 21 of a\)"
-        assert re.fullmatch(expected, world.detail["message"])
+        # Records are mixed: the one at that position lies anywhere.
+        expected = rf"3 workers made no progress at records (\d+) to (\d+) of a, in task t:0:2:(15|{at}):21"
+        found = re.fullmatch(expected, world.detail["message"])
+        assert found is not None
+        assert int(found[2]) == int(found[1]) + 1
         stuck = [event for event in world.events if event.kind == "worker_stuck"]
         assert all(event.detail["task"].startswith("t:0:2:") for event in stuck[-3:])
         assert world.now - began < 400.0

@@ -290,7 +290,8 @@ class JobPlans:
             return f"task {task}"
         reading, name = self.reading(task), self.shard_of(task).name
         if reading is not None:
-            return f"{described(reading.records(position, min(position + 1, task.end)))}, in task {task}"
+            place = min(position, task.end - 1)
+            return f"{described(reading.records(place, place + 1))}, in task {task}"
         return f"record {position} of task {task} (records {task.start} to {task.end} of {name})"
 
     def to_mapping(self) -> dict[str, Any]:
