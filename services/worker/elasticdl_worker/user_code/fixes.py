@@ -34,6 +34,7 @@ _BY_TEXT = (
         "those of different lengths are ragged tensors (tf.RaggedTensor), in PyTorch what your collate(samples) "
         "makes (torch.nn.utils.rnn.pad_sequence)",
     ),
+    (r"the label is None", "give each record a label, or leave out a record that has none"),
     (
         r"does not require grad and does not have a grad_fn",
         "a forward that differentiates (torch.autograd.grad) does it within torch.enable_grad(), as evaluations and "

@@ -178,10 +178,7 @@ class TorchInputPipeline:
         """Says which record has no label, before it is put together with others."""
         pair = isinstance(sample, tuple | list) and len(sample) == 2
         if pair and sample[1] is None and self._mode != "prediction" and self._module.collate is None:
-            raise UserCodeError(
-                f"feed gives None as the label of a record in mode {self._mode}",
-                fix="give each record a label, or leave out a record that has none",
-            )
+            raise TypeError(f"the label is None, in mode {self._mode}")
 
     def _collated(self, samples: Sequence[Any]) -> Tensors:
         collate = self._module.collate
