@@ -47,6 +47,8 @@ class Server:
         )
         self.namespace = f"conformance-{secrets.token_hex(4)}"
         self.ok("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        # Pods are refused until it is there; else a controller makes it in a moment.
+        self.ask("POST", self.path("serviceaccounts"), {"metadata": {"name": "default"}})
 
     def path(self, kind: str, name: str = "") -> str:
         group = {"poddisruptionbudgets": "apis/policy/v1", "leases": "apis/coordination.k8s.io/v1"}.get(
@@ -70,7 +72,9 @@ class Server:
     def refused(self, code: int, reason: str, method: str, path: str, body: object = None, *more: str, **params: str):
         response = self.ask(method, path, body, *more, **params)
         status = response.json()
-        assert (response.status_code, status["kind"], status["reason"]) == (code, "Status", reason), response.text
+        assert (response.status_code, status["kind"], status.get("reason", "")) == (code, "Status", reason), (
+            response.text
+        )
         return status["message"]
 
     def watch(self, kind: str, version: str, **params: str) -> Iterator[dict]:
@@ -178,7 +182,7 @@ REFUSED: dict[str, tuple[str, Callable[[], dict], int, str]] = {
     "too long": ("configmaps", lambda: config(name="a" * 254), 422, "Invalid"),
     "a dash at the end": ("configmaps", lambda: config(name="a-"), 422, "Invalid"),
     "no name": ("configmaps", lambda: {"metadata": {}}, 422, "Invalid"),
-    "a version of its own": ("configmaps", lambda: config(resourceVersion="1"), 400, "BadRequest"),
+    "a version of its own": ("configmaps", lambda: config(resourceVersion="1"), 500, ""),
     "another namespace": ("configmaps", lambda: config(namespace="default"), 400, "BadRequest"),
     "another kind": ("configmaps", lambda: {**config(), "kind": "Secret"}, 400, "BadRequest"),
     "a long label": ("configmaps", lambda: config(labels={"a": "b" * 64}), 422, "Invalid"),
@@ -646,7 +650,7 @@ def test_a_deletion_of_another_object_of_that_name_is_refused(server: Server) ->
     made = server.make("configmaps", config())["metadata"]
     path = server.path("configmaps", made["name"])
     other = {"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}}
-    assert "Precondition failed" in server.refused(409, "Conflict", "DELETE", path, other)
+    assert "the UID in the precondition" in server.refused(409, "Conflict", "DELETE", path, other)
     server.ok("DELETE", path, {"preconditions": {"uid": made["uid"]}})
 
 
@@ -708,7 +712,7 @@ def test_a_quota_of_pods(server: Server) -> None:
 def test_the_log_of_a_pod_that_has_not_begun(server: Server) -> None:
     made = server.make("pods", pod())["metadata"]
     response = server.ask("GET", server.path("pods", made["name"]) + "/log")
-    assert response.status_code in (400, 404, 500)
+    assert (response.status_code, response.content) == (204, b""), "it has no node"
     server.refused(404, "NotFound", "GET", server.path("pods", "absent") + "/log")
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -29,6 +29,7 @@ from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessSpec, Proc
 from elasticdl_runtime.launcher.addresses import RpcTransport, node_credentials
 from elasticdl_runtime.launcher.client import ProcessLauncher
 from elasticdl_runtime.rpc.credentials import RpcCredentials
+from tests.contract.launcher.real_cluster import KUBECONFIG, OwningLauncher, RealCluster
 from tests.fakes.kubernetes.cluster import FakeKubernetes
 from tests.fakes.kubernetes.node import can_run
 from tests.fakes.launcher import FakeLauncher
@@ -40,6 +41,7 @@ FORKED_PRELOADS = dict.fromkeys(Role, "json")
 NODE_TOKEN = "node-token-of-the-tests"
 ENDPOINTS = Endpoints("cluster-secret-of-the-tests", "http://127.0.0.1:1", "unix:///nowhere/redis.sock")
 SLOTS = 2
+HARNESSES = [f"{name}_harness" for name in ("fake", "exec", "zygote", "tls", "pod", "real_pod")]
 
 
 class Harness(Protocol):
@@ -193,13 +195,13 @@ async def tls_harness(directories: AgentDirectories) -> AsyncIterator[AgentHarne
 
 
 class PodHarness(RealProcesses):
-    """The Kubernetes launcher on a fake cluster, whose pods are real processes.
+    """The Kubernetes launcher on a fake cluster, whose pods are real processes, or on a real one.
 
     Attributes:
-        cluster: the fake.
+        cluster: the cluster.
     """
 
-    def __init__(self, launcher: KubernetesLauncher, cluster: FakeKubernetes) -> None:
+    def __init__(self, launcher: KubernetesLauncher, cluster: Any) -> None:
         self.launcher = launcher
         self.cluster = cluster
 
@@ -237,7 +239,11 @@ def pod_settings(directories: AgentDirectories, **changed: object) -> Kubernetes
 
 @contextlib.asynccontextmanager
 async def pod_launcher(
-    cluster: FakeKubernetes, directories: AgentDirectories, token: str = "", **changed: object
+    cluster: FakeKubernetes | RealCluster,
+    directories: AgentDirectories,
+    token: str = "",
+    kind: type[KubernetesLauncher] = KubernetesLauncher,
+    **changed: object,
 ) -> AsyncIterator[KubernetesLauncher]:
     """A launcher on that cluster."""
     settings = pod_settings(directories, **changed)
@@ -246,7 +252,7 @@ async def pod_launcher(
     certificates = ProcessCertificates(ENDPOINTS.cluster_secret)
     async with (
         KubernetesClient(access) as client,
-        KubernetesLauncher(client, template, ENDPOINTS, certificates) as launcher,
+        kind(client, template, ENDPOINTS, certificates) as launcher,
     ):
         yield launcher
 
@@ -256,6 +262,16 @@ async def pod_harness(directories: AgentDirectories) -> AsyncIterator[PodHarness
     """Each process is a pod."""
     with pod_cluster(directories) as cluster:
         async with pod_launcher(cluster, directories) as launcher:
+            yield PodHarness(launcher, cluster)
+
+
+@pytest.fixture
+async def real_pod_harness(directories: AgentDirectories) -> AsyncIterator[PodHarness]:
+    """Each process is a pod of a real cluster on this machine."""
+    if not KUBECONFIG:
+        pytest.skip("no real cluster: see real_cluster.py for what ELASTICDL_TEST_KUBECONFIG is")
+    with RealCluster(directories, cpu="2.9") as cluster:
+        async with pod_launcher(cluster, directories, kind=OwningLauncher, **cluster.settings()) as launcher:
             yield PodHarness(launcher, cluster)
 
 
@@ -270,6 +286,6 @@ async def fake_harness() -> FakeHarness:
     return FakeHarness()
 
 
-@pytest.fixture(params=["fake_harness", "exec_harness", "zygote_harness", "tls_harness", "pod_harness"])
+@pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest) -> Harness:
     return request.getfixturevalue(request.param)

@@ -81,10 +81,10 @@ class Refusal(Exception):
             "metadata": {},
             "status": "Failure",
             "message": str(self),
-            "reason": self.reason,
             "code": self.code,
         }
-        return {**found, "details": self.details} if self.details else found
+        more = {"reason": self.reason, "details": self.details}
+        return {**found, **{name: value for name, value in more.items() if value}}
 
 
 def not_found(kind: Kind, name: str) -> Refusal:

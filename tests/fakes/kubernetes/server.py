@@ -326,6 +326,10 @@ class ApiServer:
 
     async def _log(self, namespace: str, name: str, query: dict, answer: _Answer) -> None:
         pod = self.store.get(KINDS["pods"], namespace, name)
+        if not pod["spec"].get("nodeName"):
+            await answer.begin(204, "text/plain")
+            await answer.end()
+            return
         states = [one["state"] for one in (pod.get("status") or {}).get("containerStatuses") or []]
         if not any({"running", "terminated"} & set(state) for state in states):
             container = pod["spec"]["containers"][0]["name"]

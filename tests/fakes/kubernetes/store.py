@@ -90,7 +90,7 @@ class Store:
             metadata["name"] = metadata["generateName"] + secrets.token_hex(4)
         name = metadata.get("name", "")
         if metadata.get("resourceVersion"):
-            raise Refusal(400, "BadRequest", "resourceVersion should not be set on objects to be created")
+            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if not name:
             raise invalid(kind, "", "metadata.name: Required value: name or generateName is required")
         key = (kind.plural, namespace if kind.namespaced else "", name)
@@ -170,12 +170,14 @@ class Store:
         options = options or {}
         present = self.get(kind, namespace, name)
         for field, value in (options.get("preconditions") or {}).items():
+            told = "UID" if field == "uid" else "ResourceVersion"
             if value != present["metadata"][field]:
                 raise Refusal(
                     409,
                     "Conflict",
-                    f'Operation cannot be fulfilled on {kind.resource} "{name}": Precondition failed: {field} in '
-                    f"precondition: {value}, {field} in object meta: {present['metadata'][field]}",
+                    f'Operation cannot be fulfilled on {kind.kind} "{name}": the {told} in the precondition '
+                    f"({value}) does not match the {told} in record ({present['metadata'][field]}). The object "
+                    "might have been deleted and then recreated",
                 )
         key = (kind.plural, namespace if kind.namespaced else "", name)
         found = copy.deepcopy(present)

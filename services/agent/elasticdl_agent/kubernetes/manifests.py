@@ -157,6 +157,9 @@ class PodTemplate:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # The first process of a namespace is not ended by signals that it does not handle, and has to wait for
+            # orphans: let that be the pod's own, not ours.
+            "shareProcessNamespace": True,
             "terminationGracePeriodSeconds": _GRACE_S,
             "securityContext": {
                 "runAsNonRoot": True,
