@@ -72,7 +72,7 @@ def test_what_the_launcher_makes_is_valid(tmp_path: Path) -> None:
         redis_url="redis://redis",
     )
     template, folders = PodTemplate(settings, "elasticdl"), AgentDirectories(tmp_path, tmp_path)
-    made = [template.anchor("digits-1"), template.budget("digits-1", "u")]
+    made = [template.anchor("digits-1"), template.budget("digits-1", "u", 2)]
     for role, share in ((Role.MASTER, 0), (Role.PS, 0), (Role.WORKER, 200)):
         spec = ProcessSpec(ProcessId("digits-1", role, 0, 1), {}, 512, slots=share // 100, device_share=share)
         made.append(template.pod(spec, {"A": "b"}, folders, "u", gated=True))

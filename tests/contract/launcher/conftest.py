@@ -275,6 +275,12 @@ async def real_pod_harness(directories: AgentDirectories) -> AsyncIterator[PodHa
             yield PodHarness(launcher, cluster)
 
 
+@pytest.fixture(params=["pod_harness", "real_pod_harness"])
+def each_pod_harness(request: pytest.FixtureRequest) -> PodHarness:
+    """The Kubernetes launcher on both clusters."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(params=["exec_harness", "zygote_harness"])
 def agent_harness(request: pytest.FixtureRequest) -> AgentHarness:
     """The process launcher in both ways."""

@@ -189,6 +189,28 @@ async def test_servers_go_before_workers_that_wait_for_a_quota(pod_harness: PodH
     await pod_harness.ready(process(Role.WORKER))
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_nodes_are_drained_of_one_server_at_a_time(each_pod_harness: PodHarness, servers: int) -> None:
+    """Also of an only one: a budget of pods without a controller that nobody may go from stops every drain."""
+    launcher = each_pod_harness.launcher
+    assert isinstance(launcher, KubernetesLauncher)
+    for index in range(servers):
+        await launcher.launch(each_pod_harness.spec(process(Role.PS, index)))
+    for index in range(servers):
+        await each_pod_harness.ready(process(Role.PS, index))
+
+    def evict(index: int) -> Awaitable[object]:
+        path, name = launcher._pod(process(Role.PS, index)), f"{JOB}-ps-{index}-1"
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        return launcher._client.call("POST", f"{path}/eviction", eviction)
+
+    await patiently(lambda: evict(0))  # until the budget has been looked at
+    assert (await until(launcher, process(Role.PS), ProcessState.EXITED)).reason == "terminated"
+    if servers > 1:
+        with pytest.raises(UnavailableError, match="disruption budget"):
+            await evict(1)
+
+
 async def test_what_waits_for_a_quota_is_not_lost_by_a_failed_try(pod_harness: PodHarness) -> None:
     launcher, cluster = pod_harness.launcher, pod_harness.cluster
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}

@@ -358,9 +358,9 @@ class ApiServer:
             selected = label_selector(",".join(f"{key}={value}" for key, value in wanted.items()))
             if not selected(pod):
                 continue
-            covered = store.all("pods", namespace, selected)
-            disturbed = [one for one in covered if not _healthy(one)]
-            if _healthy(pod) and len(disturbed) >= int(budget["spec"].get("maxUnavailable", 0)):
+            healthy = len([one for one in store.all("pods", namespace, selected) if _healthy(one)])
+            # Of pods without a controller "maxUnavailable" lets none go.
+            if _healthy(pod) and healthy <= int(budget["spec"].get("minAvailable", healthy)):
                 raise Refusal(
                     429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget."
                 )

@@ -362,7 +362,8 @@ class KubernetesLauncher:
             service = template.service(process, uid)
             await self._client.apply(template.path("services", service["metadata"]["name"]), service)
         if process.role is Role.PS:
-            budget = template.budget(process.job_id, uid)
+            known = [one.index for one in self._of_job(process.job_id) if one.role is Role.PS]
+            budget = template.budget(process.job_id, uid, 1 + max([process.index, *known]))
             await self._client.apply(template.path("poddisruptionbudgets", budget["metadata"]["name"]), budget)
         secret = template.secret(spec, environment, credentials, uid)
         await self._client.apply(template.path("secrets", pod_name(process)), secret)

@@ -95,12 +95,16 @@ class PodTemplate:
             },
         }
 
-    def budget(self, job_id: str, uid: str) -> Manifest:
-        """Lets nodes be drained of one parameter server of a job at a time: the others hold the model meanwhile."""
+    def budget(self, job_id: str, uid: str, servers: int) -> Manifest:
+        """Lets nodes be drained of one of a job's parameter servers at a time: the others hold the model meanwhile.
+
+        A whole number that stays is all that Kubernetes knows of pods without a controller: of others that may go it
+        would let none go.
+        """
         head = _head("policy/v1", "PodDisruptionBudget", f"{anchor_name(job_id)}-ps", _of_job(job_id))
         return {
             **_owned(head, job_id, uid),
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {JOB: job_id, ROLE: str(Role.PS)}}},
+            "spec": {"minAvailable": servers - 1, "selector": {"matchLabels": {JOB: job_id, ROLE: str(Role.PS)}}},
         }
 
     def pod(
