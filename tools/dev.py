@@ -8,6 +8,7 @@
 ./dev experiment list the experiments with real jobs; ./dev experiment NAME runs one
 ./dev slow      the slow suites: soak, fuzz, thousands of seeds, planted faults
 ./dev steady    the tests again and again in shuffled order, half of the times beside busy processes (--times, --load)
+./dev kubernetes  the suites of the Kubernetes launcher on the real cluster that ELASTICDL_TEST_KUBECONFIG names
 ./dev mutants   plant known faults in a copy of the source and see the tests notice (--list; names choose)
 ./dev protos    generate the wire protocols' code (--check compares)
 ./dev client    generate the blocking client from the asyncio client (--check compares)
@@ -482,6 +483,16 @@ def slow(arguments: list[str]) -> int:
     return pytest_all("-m", "slow or hostile", "--timeout", "3600") or mutants([])
 
 
+def kubernetes(arguments: list[str]) -> int:
+    """What has to hold on a real cluster: that its API is as the fake of the tests, and the launcher's contract."""
+    if not os.environ.get("ELASTICDL_TEST_KUBECONFIG"):
+        say("skipped: ELASTICDL_TEST_KUBECONFIG names no cluster (see tests/contract/launcher/real_cluster.py)")
+        return 0
+    ensure(TEST_EXTRAS)
+    chosen = arguments or ["tests/contract/kubernetes", "tests/contract/launcher"]
+    return run([BIN / "python", "-m", "pytest", "-k", "real", *chosen])
+
+
 def mutants(arguments: list[str]) -> int:
     """Faults that the tests must notice, planted one by one."""
     ensure(TEST_EXTRAS)
@@ -555,6 +566,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "bench": bench,
     "experiment": experiment,
     "slow": slow,
+    "kubernetes": kubernetes,
     "mutants": mutants,
     "steady": steady,
     "protos": protos,
