@@ -55,3 +55,16 @@ async def test_a_followed_log_is_asked_for_anew_after_a_silence_and_nothing_come
                 if heard.endswith(b"c\n"):
                     break
     assert heard == b"a\nb\nc\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"unable to retrieve container logs for containerd://1f",
+        b'failed to try resolving symlinks in path "/var/log/pods/x": no such file or directory',
+    ],
+)
+async def test_what_a_node_says_in_the_place_of_a_log_is_no_log(said: bytes) -> None:
+    async with silent_server(said) as client:
+        (told,) = [piece async for piece in PodLog(client, "/pods/x", lambda: True).read()]
+    assert told.startswith(b"its log is gone")

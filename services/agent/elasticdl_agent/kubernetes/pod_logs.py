@@ -14,6 +14,8 @@ from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableE
 _AGAIN_S = 0.2
 _SILENCE_S = 60.0
 """Seconds without a word after which a log is asked for anew: the way to its node may have broken silently."""
+_GONE = (b"unable to retrieve container logs for ", b"failed to try resolving symlinks in path ")
+"""What a kubelet puts in the place of a log that it no longer has, with a status of success."""
 
 
 class PodLog:
@@ -51,7 +53,7 @@ class PodLog:
         Raises:
             UnavailableError: the API server is away.
         """
-        sent = 0
+        sent, told = 0, False
         while True:
             over = self._ended()
             skip = sent
@@ -62,6 +64,11 @@ class PodLog:
                 asked = self._client.lines(self._path, params, silence_s=silence_s)
                 async with contextlib.aclosing(asked) as pieces:
                     async for piece in pieces:
+                        if piece.startswith(_GONE):
+                            if not sent and not told:
+                                told = True
+                                yield b"its log is gone: nodes keep none of containers that were told to leave\n"
+                            break
                         new = piece[skip:]
                         skip = max(0, skip - len(piece))
                         if new:
