@@ -16,7 +16,7 @@ from elasticdl_core.errors import UnavailableError
 
 
 @contextlib.asynccontextmanager
-async def silent_server(*answers: bytes) -> AsyncIterator[KubernetesClient]:
+async def silent_server(*answers: bytes, deadline_s: float = 30.0) -> AsyncIterator[KubernetesClient]:
     """Answers one request after the other with the beginning of a log, and after it nothing; the last one ends."""
     left = list(answers)
     writers: list[asyncio.StreamWriter] = []
@@ -24,23 +24,23 @@ async def silent_server(*answers: bytes) -> AsyncIterator[KubernetesClient]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + left.pop(0))
-        await writer.drain()
-        if not left:
+        is_last = len(left) == 1
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + (left[0] if is_last else left.pop(0)))
+        if is_last:
             writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     no_tls: ssl.SSLContext | None = None
     access = KubernetesAccess(f"http://127.0.0.1:{port}", "default", lambda: "", no_tls)
-    async with server, KubernetesClient(access, deadline_s=0.3) as client:
+    async with server, KubernetesClient(access, deadline_s=deadline_s) as client:
         yield client
         for writer in writers:
             writer.close()
 
 
 async def test_a_log_that_stops_in_the_middle_has_a_deadline() -> None:
-    async with silent_server(b"a\n", b"") as client:
+    async with silent_server(b"a\n", b"", deadline_s=0.3) as client:
         with pytest.raises(UnavailableError, match="does not answer"):
             _ = [piece async for piece in PodLog(client, "/pods/x", lambda: True).read()]
 
