@@ -149,17 +149,20 @@ class Session:
         self, lease: LeasedTask, position: int, account: TaskAccount | None = None, version: int = 0
     ) -> bool:
         """Returns the rest of a task to the queue; tells whether the lease was still this worker's."""
-        accepted = self.call(self._master.return_task(lease, position, account, version))
-        self.forget(lease)
-        return accepted
+        try:
+            return self.call(self._master.return_task(lease, position, account, version))
+        finally:
+            self.forget(lease)
 
     def fail(self, lease: LeasedTask | None, error: BaseException) -> None:
         """Reports a failure."""
         kind, shown, trace = classify(error)
         _log.error("failed", kind=kind, task=str(lease.task.id) if lease else "", error=str(shown), traceback=trace)
-        self.call(self._master.fail(lease, kind, shown, trace))
-        if lease:
-            self.forget(lease)
+        try:
+            self.call(self._master.fail(lease, kind, shown, trace))
+        finally:
+            if lease:
+                self.forget(lease)
 
     def describe_model(self, description: ModelDescription) -> None:
         """Tells the master what the model module has."""
@@ -247,7 +250,7 @@ class Session:
             ElasticDLError: a report was refused, and the master could not be told.
         """
         while self._reports:
-            await asyncio.gather(*self._reports)
+            await asyncio.wait(self._reports)  # who waits no longer breaks none of them off
         if self._unheard is not None:
             raise self._unheard
         try:
@@ -313,7 +316,8 @@ class Session:
                 _log.warning("a lease was lost before its report", task=str(lease.task.id))
         except Exception as error:  # dropped, the task would be nobody's for ever
             await self.complain(f"the report of task {lease.task.id}", error, lease)
-        self.progress.remove_task(lease.token)
+        finally:
+            self.progress.remove_task(lease.token)
         if self.drain.is_set():
             await self._return_ready_tasks()
 
@@ -325,4 +329,5 @@ class Session:
                 await self._master.return_task(lease, lease.task.shard.start)
             except Exception as error:
                 await self.complain(f"task {lease.task.id} back", error, lease)
-            self.forget(lease)
+            finally:
+                self.forget(lease)
