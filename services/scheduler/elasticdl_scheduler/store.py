@@ -18,7 +18,7 @@ from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
 from elasticdl_runtime import scheduling
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
-from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.database.engine import Database, is_lock_timeout
 from elasticdl_runtime.database.transitions import add_event, in_seconds, transition
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.items import Items
@@ -132,9 +132,11 @@ class SchedulerStore:
             return 0
         try:
             return await self._write(epoch, present, plan, work, self._apply)
-        except (FencedError, UnavailableError):
+        except FencedError:
             raise
         except Exception as error:
+            if isinstance(error, UnavailableError) and not is_lock_timeout(error):
+                raise
             _log.warning("a plan is written job by job", error=repr(error))
             return await self._write(epoch, present, plan, work, self._apply_alone)
 
@@ -185,6 +187,8 @@ class SchedulerStore:
             async with connection.begin_nested():
                 changed = await self._apply(connection, job_id, allocation, present)
         except Exception as error:
+            if connection.invalidated:
+                raise  # it is lost for all jobs
             self._unchanged.put_off(job_id, error)
             return None
         self._unchanged.went_well(job_id)

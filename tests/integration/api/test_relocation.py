@@ -26,7 +26,7 @@ async def test_what_jobs_name_by_the_former_path_follows(
     saved, other = str(old / "jobs/j-1/checkpoints/version-3"), f"{old}-besides/jobs"
     job_id, master = await api.running(
         checkpoint_dir_for_init=saved,
-        training_data=f"/elsewhere,{old}/jobs/rows,file://{old}/jobs/rows,{other}",
+        training_data=f"/elsewhere,{old},{old}/jobs/rows,file://{old}/jobs/rows,{other}",
         output=str(tmp_path / "out"),
     )
     answer = await master.post("/checkpoints", manifest={"version": 3, "files": [], "directory": saved})
@@ -39,11 +39,11 @@ async def test_what_jobs_name_by_the_former_path_follows(
 
     for expected in (3, 0):  # once more: the `up` before may have been ended before it noted the place
         note_location(directory, old)
-        assert await relocate(directory, database_url) == expected
+        assert await relocate(directory, old, database_url) == expected
     moved = saved.replace(str(old), str(new), 1)
     spec = (await api.job(job_id))["spec"]
     assert spec["checkpoint_dir_for_init"] == moved
-    assert spec["training_data"] == f"/elsewhere,{new}/jobs/rows,file://{new}/jobs/rows,{other}"
+    assert spec["training_data"] == f"/elsewhere,{new},{new}/jobs/rows,file://{new}/jobs/rows,{other}"
     assert spec["output"] == str(tmp_path / "out")
     assert (await _manifest(api))["directory"] == moved
     assert json.loads((initial / "named.json").read_text()) == {"directory": moved, "version": 3}

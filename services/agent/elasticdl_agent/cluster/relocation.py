@@ -21,6 +21,8 @@ from elasticdl_runtime import durable
 from elasticdl_runtime.cluster.paths import DataDirectory
 from elasticdl_runtime.database.dump import QUERY_S, connected
 
+_END = "(?=[/,;]|$)"
+"""What follows a path of which the rest is below it, or another item of a list."""
 _COLUMNS = (("jobs", "spec"), ("checkpoints", "manifest"))
 
 
@@ -45,25 +47,22 @@ def former_root(directory: DataDirectory) -> Path | None:
     return former
 
 
-async def relocate(directory: DataDirectory, database_url: str) -> int:
+async def relocate(directory: DataDirectory, former: Path, database_url: str) -> int:
     """Rewrites the paths of a data directory that lay elsewhere, and notes where it lies now.
 
     Args:
         directory: the data directory.
+        former: where it lay (``former_root``).
         database_url: its database, with the present schema.
 
     Returns:
         How many rows and files named the former place.
 
     Raises:
-        ConflictError: as for ``former_root``.
         UnavailableError: the database does not answer.
     """
-    former = former_root(directory)
-    changed = 0
-    if former is not None:
-        move = _mover(str(former), str(directory.root))
-        changed = await _rewrite_database(database_url, str(former), move) + _rewrite_files(directory, move)
+    move = _mover(str(former), str(directory.root))
+    changed = await _rewrite_database(database_url, str(former), move) + _rewrite_files(directory, move)
     note_location(directory, directory.root)
     return changed
 
@@ -108,8 +107,8 @@ def _rewrite_files(directory: DataDirectory, move: Callable[[Any], Any]) -> int:
 def _mover(former: str, present: str) -> Callable[[Any], Any]:
     """Replaces a path where a string, or an item of a list in a string, begins with it; at any depth of JSON."""
     # Where the new path begins with the former one, an `up` that did not come to its end may have moved some.
-    moved = rf"(?!{re.escape(present)}(?:/|$))" if present.startswith(former) else ""
-    pattern = re.compile(rf"(^|[,;=]|file://){moved}{re.escape(former)}(?=/|$)")
+    moved = rf"(?!{re.escape(present)}{_END})" if present.startswith(former) else ""
+    pattern = re.compile(rf"(^|[,;=]|file://){moved}{re.escape(former)}{_END}")
 
     def move(value: Any) -> Any:
         if isinstance(value, str):

@@ -181,7 +181,7 @@ class Supervisor:
         await self._start(scheduler)
 
     async def _relocate(self, former: Path, database_url: str) -> str:
-        changed = await relocate(self._directory, database_url)
+        changed = await relocate(self._directory, former, database_url)
         return f"from {former}: {changed} paths follow"
 
     def _certificate(self) -> ApiCertificate | None:

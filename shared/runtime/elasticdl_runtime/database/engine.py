@@ -34,6 +34,9 @@ _USED_AT = "elasticdl_used_at"
 _READ_ONLY = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _OUTAGE_CLASSES = ("08", "53", "57", "58", "40")
 """SQLSTATE classes: connection, resources, operator intervention, system error, rollback (try again)."""
+_LOCK_TIMEOUT = "55P03"
+LOCK_S = 5.0
+"""Seconds for which a statement waits for a row that somebody else holds."""
 
 
 class Database:
@@ -60,7 +63,7 @@ class Database:
             connect_args={
                 "timeout": CONNECT_S,
                 "command_timeout": QUERY_S,
-                "server_settings": {"application_name": application, "lock_timeout": "5s"},
+                "server_settings": {"application_name": application, "lock_timeout": f"{LOCK_S}s"},
             },
         )
         _ping_the_idle(self._engine.sync_engine)
@@ -226,6 +229,12 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername="postgresql+asyncpg", query=query)
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement, or its transaction, failed because somebody else held a row for too long."""
+    cause = error.__cause__ if isinstance(error, UnavailableError) else error
+    return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) == _LOCK_TIMEOUT
+
+
 def _is_outage(error: DBAPIError) -> bool:
     if error.connection_invalidated:
         return True
@@ -237,7 +246,7 @@ def _is_outage(error: DBAPIError) -> bool:
 
 
 def _is_outage_state(state: str | None) -> bool:
-    return bool(state and (state[:2] in _OUTAGE_CLASSES or state == "55P03"))
+    return bool(state and (state[:2] in _OUTAGE_CLASSES or state == _LOCK_TIMEOUT))
 
 
 def _unavailable(error: Exception) -> UnavailableError:
