@@ -21,6 +21,7 @@ SAMPLE = (
 )
 
 OF_GROUPS = ("master.after_meeting", "worker.after_compute", "worker.after_group_step")
+OF_NO_JOB = ("api.after_reservation",)  # tests/integration/api/test_death_after_reservation.py
 
 
 def test_one_job_outlives_deaths_at_bad_instants(cluster: Cluster, armory: Path) -> None:
@@ -52,7 +53,7 @@ def shake(job: CountingJob, fired: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FAILPOINTS.keys() - set(OF_GROUPS)))
+@pytest.mark.parametrize("name", sorted(FAILPOINTS.keys() - {*OF_GROUPS, *OF_NO_JOB}))
 def test_a_job_outlives_a_death_at_each_failpoint(cluster: Cluster, armory: Path, name: str) -> None:
     fired = arm(armory, name, "kill")
     with counting_job(cluster, name.replace(".", "-").replace("_", "-"), epochs=10) as job:

@@ -83,6 +83,7 @@ FAILPOINTS: Mapping[str, str] = {
     "api.after_done_commit": "done-marks are committed, the master does not know",
     "api.before_checkpoint_commit": "a manifest is written and not committed",
     "api.before_state_commit": "a state is written and not committed",
+    "api.after_reservation": "the agent changed a reservation, nobody was told",
     "scheduler.after_read": "it has a snapshot and no plan",
     "scheduler.before_launch_intent": "a job's state is STARTING, the launch of its master is not written",
     "scheduler.before_plan_commit": "a plan is written and not committed",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl_core.errors import UnavailableError
 from tests.integration.api.conftest import Api
 
 pytestmark = pytest.mark.integration
@@ -68,3 +69,28 @@ async def test_the_scheduler_is_woken(api: Api) -> None:
             async with asyncio.timeout(20):
                 await woken.wait()
             woken.clear()
+
+
+async def entries(api: Api) -> list[str]:
+    listed = (await api.http.get("/audit?target=shop")).json()["entries"]
+    return [one["action"] for one in reversed(listed)]
+
+
+async def test_what_is_done_has_an_entry_though_the_answer_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = api.launcher.release
+
+    async def release_unheard(name: str) -> None:
+        await release(name)
+        raise UnavailableError("the connection was cut", fix="try again")
+
+    monkeypatch.setattr(api.launcher, "release", release_unheard)
+    await api.http.put("/cluster/reservations/shop", json={"slots": 1})
+    assert (await api.http.delete("/cluster/reservations/shop")).status_code == 503
+    assert (await api.launcher.capacity()).reservations == ()
+    assert await entries(api) == ["reservation.put", "reservation.delete"]
+
+
+async def test_what_the_agent_refuses_is_said_to_be_refused(api: Api) -> None:
+    assert (await api.http.put("/cluster/reservations/shop", json={"slots": 5})).status_code == 422
+    assert (await api.http.delete("/cluster/reservations/shop")).status_code == 404
+    assert await entries(api) == ["reservation.put", "reservation.put.refused"]

@@ -17,8 +17,9 @@ from elasticdl_api.services import Api, User
 from elasticdl_api.store import audit
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
-from elasticdl_core.errors import NotFoundError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, NotFoundError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import to_its_end
 
 DEFAULT_GRACE_S = 30.0
@@ -126,7 +127,9 @@ async def put_reservation(name: Name, wanted: ReservationRequest, api: Api, user
 )
 async def delete_reservation(name: Name, api: Api, user: User) -> Response:
     """Gives the slots back to jobs."""
-    await to_its_end(_change(api, user, "reservation.delete", name, {}, functools.partial(_agent(api).release, name)))
+    launcher = _agent(api)
+    _named(await launcher.capacity(), name)
+    await to_its_end(_change(api, user, "reservation.delete", name, {}, functools.partial(launcher.release, name)))
     return Response(status_code=204)
 
 
@@ -146,12 +149,25 @@ def _named(capacity: CapacityInfo, name: str) -> Any:
 async def _change(
     api: Api, user: User, action: str, name: str, detail: Mapping[str, Any], do: Callable[[], Awaitable[None]]
 ) -> None:
-    """Does something at the agent, writes it down, and tells the scheduler.
+    """Writes down what is to be done at the agent, does it, and tells the scheduler.
 
-    It listens where changes of jobs are told; it would look by itself some seconds later. What cannot be written down
-    is not done.
+    It is written down before, so that nothing is done without an entry, wherever the api dies; what the agent
+    refuses nevertheless gets a second one. The scheduler listens where changes of jobs are told; it would look by
+    itself some seconds later.
     """
-    async with api.database.transaction() as connection:
-        await audit.record(connection, user, action, name, detail)
+
+    async def note(what: str, why: Mapping[str, Any]) -> None:
+        async with api.database.transaction() as connection:
+            await audit.record(connection, user, what, name, why)
+
+    await note(action, detail)
+    try:
         await do()
+    except UnavailableError:
+        raise  # whether it was done is not known
+    except ElasticDLError as error:
+        await note(f"{action}.refused", {"reason": error.message})
+        raise
+    failpoint("api.after_reservation")
+    async with api.database.transaction() as connection:
         await connection.execute(text("SELECT pg_notify('elasticdl_jobs', '')"))
