@@ -317,3 +317,14 @@ def test_gang_gives_all_or_nothing_in_order() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="'none'"):
         policy_by_name("none")
+
+
+def test_a_job_keeps_what_nobody_needs_for_the_cooldown_and_then_unless_fewer_pay_for_the_change() -> None:
+    """A job alone went from 1 worker to 4 and back within a second: what was above its useful size was taken at once."""
+    flat = {1: 40.0, 2: 41.0, 4: 42.0}
+    alone = job("a", max_workers=4, current_workers=4, throughput=flat, prior_throughput={}, last_rescale_at=NOW - 1)
+    assert plan("goodput", 4, alone).targets() == {"a": 4}
+    assert plan("goodput", 4, replace(alone, last_rescale_at=NOW - 5000)).targets() == {"a": 4}
+    slower = replace(alone, throughput={1: 40.0, 2: 41.0, 4: 4.0}, last_rescale_at=NOW - 5000)
+    assert plan("goodput", 4, slower).targets()["a"] < 4
+    assert plan("goodput", 4, alone, job("b", min_workers=3)).targets() == {"a": 1, "b": 3}

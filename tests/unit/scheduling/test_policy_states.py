@@ -42,7 +42,7 @@ def random_job(rng: random.Random, index: int) -> JobView:
         throughput={n: speed * n / (1 + bend * (n - 1)) * rng.uniform(0.8, 1.2) for n in seen},
         remaining_records=rng.choice([None, rng.lognormvariate(9, 3)]),
         rescale_cost_s=rng.choice([1.0, 5.0, 30.0, 90.0]),
-        last_rescale_at=NOW - rng.uniform(0, 2000) if current and rng.random() < 0.7 else None,
+        last_rescale_at=NOW - rng.uniform(0, rng.choice([60, 2000])) if current and rng.random() < 0.7 else None,
         started_at=NOW - rng.uniform(0, 20_000) if current else None,
         worker=Resources(slots=rng.choice([1.0, 1.0, 2.0]), memory=rng.choice([0.0, 100.0])),
         fixed=Resources(slots=rng.choice([0.0, 0.0, 1.0])),
@@ -106,6 +106,25 @@ def check_priorities(snapshot: Snapshot, plan: Plan) -> None:
             assert snapshot.by_id[plan.first_blocked.job_id].priority >= waiting.priority
 
 
+def fits(snapshot: Snapshot, targets: dict[str, int]) -> bool:
+    amount, total = taken(snapshot, targets), snapshot.capacity.total
+    if amount.slots > total.slots + 1e-6 or 0 < total.memory < amount.memory - 1e-6:
+        return False
+    return all(
+        quota.limit is None or taken(snapshot, targets, team).slots <= quota.limit.slots + 1e-6
+        for team, quota in snapshot.quotas.items()
+    )
+
+
+def check_cooldown(snapshot: Snapshot, plan: Plan) -> None:
+    """Nobody shrinks soon after a change for nobody's sake."""
+    targets = plan.targets()
+    for job in snapshot.jobs:
+        changed = job.last_rescale_at is not None and snapshot.now - job.last_rescale_at < 60
+        if changed and 0 < targets[job.id] < job.current_workers:
+            assert not fits(snapshot, targets | {job.id: job.current_workers}), job
+
+
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
     after = []
     for job in snapshot.jobs:
@@ -132,6 +151,7 @@ def check_states(first: int, count: int) -> None:
         plan = policy.plan(snapshot)
         check_bounds(snapshot, plan)
         check_priorities(snapshot, plan)
+        check_cooldown(snapshot, plan)
         assert policy_by_name("goodput").plan(Snapshot.from_mapping(snapshot.to_mapping())) == plan, seed
 
 

@@ -186,6 +186,7 @@ class GoodputPlanner:
         admission, tracker = admit(snapshot, tiers, rules)
         self._form_markets(tiers, admission, self._drain_s(snapshot.capacity.total.slots))
         self._divide(tracker)
+        self._keep(tracker)
         return admission, tracker
 
     def _refresh(self, snapshot: Snapshot, tracker: CapacityTracker) -> None:
@@ -300,6 +301,21 @@ class GoodputPlanner:
                 outcome.settle(division, division.sizes)
             else:
                 outcome.settle(division, _booked_singly(outcome.market.members, division.sizes, tracker))
+
+    def _keep(self, tracker: CapacityTracker) -> None:
+        """Leaves running jobs what nobody else took, the most important first, unless fewer pay for the change."""
+        for outcome in self._outcomes.values():
+            kept = list(outcome.sizes)
+            for position, c in enumerate(outcome.market.members):
+                have = kept[position]
+                if not have < c.current or not (c.frozen or c.value(have) - c.value(c.current) <= c.penalty):
+                    continue
+                if tracker.obstacle(c.job, have, c.current) is None:
+                    tracker.take(c.job, have, c.current)
+                    kept[position] = c.current
+            if kept != outcome.sizes:
+                outcome.sizes, outcome.division, outcome.explained_by = kept, None, None
+                outcome.rank_holders()
 
     def _explore(self, tracker: CapacityTracker) -> set[_MarketKey]:
         """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
