@@ -79,7 +79,12 @@ class Leadership:
 
     async def _take(self, connection: AsyncConnection) -> int | None:
         row = upsert(leases).values(name=NAME, holder=self.holder, epoch=1, expires_at=in_seconds(self._lease_s))
-        free = or_(leases.c.holder == row.excluded.holder, leases.c.expires_at < func.now())
+        # One that is further ahead than it can last was given before the clock was set back.
+        free = or_(
+            leases.c.holder == row.excluded.holder,
+            leases.c.expires_at < func.now(),
+            leases.c.expires_at > in_seconds(self._lease_s),
+        )
         query = row.on_conflict_do_update(
             index_elements=["name"],
             set_={

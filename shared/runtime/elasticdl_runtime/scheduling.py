@@ -187,6 +187,7 @@ def snapshot_of(
             devices=tuple(
                 DeviceView(device.name, held) for device, held in zip(capacity.devices, leaving, strict=True)
             ),
+            set_aside=float(max(capacity.slots - capacity.for_jobs, 0)),
         ),
         quotas=quotas,
     )

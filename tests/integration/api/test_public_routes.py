@@ -421,7 +421,8 @@ async def test_cluster_health_and_prometheus(api: Api) -> None:
     assert cluster["jobs"] == {"QUEUED": 1}
     assert cluster["components"]["scheduler"].startswith("no scheduler")
     assert (await api.http.get("/healthz")).json()["status"] == "ok"
-    assert (await api.http.get("/readyz")).json()["components"] == {"database": "ok", "agent": "ok"}
+    ready = (await api.http.get("/readyz")).json()["components"]
+    assert ready == {"database": "ok", "agent": "ok", "scheduler": cluster["components"]["scheduler"]}
     text = (await api.http.get("/metrics")).text
     assert 'elasticdl_jobs{state="QUEUED"} 1.0' in text
     assert 'elasticdl_api_requests_total{method="POST",route="/jobs",status="201"}' in text

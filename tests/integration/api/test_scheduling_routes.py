@@ -530,3 +530,27 @@ async def test_a_raised_minimum_ends_nobody(cluster: Callable[..., Any]) -> None
     reason = (await c.get(f"/jobs/{first}/explain"))["reason"]
     assert reason["code"] == "raise_waits"
     assert f"until its raised minimum of 4 workers fits: the minimums of {second} go before it" in reason["text"]
+
+
+async def test_who_leads_has_decided_lately(cluster: Callable[..., Any], database_url: str) -> None:
+    """A dead scheduler's lease from before the clock was set back: /readyz said ok, and explain "has not looked"."""
+    made = await cluster()
+    said = "no scheduler leads: queued jobs wait"
+
+    async def told() -> tuple[str, str]:
+        ready = (await made.api.http.get("/readyz")).json()["components"]["scheduler"]
+        return ready, (await made.get("/cluster"))["components"]["scheduler"]
+
+    assert await told() == (said, said), "it has decided nothing yet"
+    await made.decide()
+    assert await told() == ("ok", "ok")
+    database = Database(database_url)
+    try:
+        for moment in ("now() - interval '4 hours'", "now() + interval '4 hours'"):
+            async with database.transaction() as connection:
+                await connection.execute(text("UPDATE leadership SET expires_at = now() + interval '1 day'"))
+                await connection.execute(text(f"UPDATE scheduler_passes SET at = {moment}"))
+            assert await told() == (said, said)
+            assert not (await made.get("/scheduler/plan"))["alive"]
+    finally:
+        await database.close()

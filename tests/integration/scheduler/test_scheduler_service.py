@@ -314,3 +314,14 @@ async def test_a_job_that_started_with_few_slots_gets_the_rest_as_they_fall_free
     world.slots.used = {"a": 1}
     await scheduler.decide_once()
     assert await world.targets() == {"a": 4}
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_is_free(world: Any) -> None:
+    """Nobody led until the clock had caught up: an hour, where it was set back by an hour."""
+    _, dead, _ = world.scheduler()
+    await dead.attempt()
+    await world.sql.execute("UPDATE leadership SET expires_at = now() + interval '1 hour'")
+    _, living, _ = world.scheduler()
+    assert await living.attempt() == (dead.epoch or 0) + 1
+    _, other, _ = world.scheduler()
+    assert await other.attempt() is None

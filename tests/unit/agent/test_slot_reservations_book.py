@@ -69,6 +69,8 @@ def test_growing_starts_a_new_grace_and_asking_again_does_not(book: Reservations
 def test_headroom_and_wishes_are_withheld_from_workers(path: Path) -> None:
     book = Reservations(path, slots=4, headroom=1)
     assert book.withheld == 1
+    book.set("a", 1, 1.0, now=0.0, clock=0.0)
+    assert book.withheld == 1
     book.set("a", 4, 1.0, now=0.0, clock=0.0)
     assert book.withheld == 4
     with pytest.raises(InvalidInputError, match="headroom"):

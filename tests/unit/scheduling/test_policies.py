@@ -133,7 +133,8 @@ def test_no_job_starts_in_a_place_that_is_denied_to_a_more_important_one() -> No
     """It was started, as it can be evicted at any time, and was evicted in the next pass."""
     running = job("running", current_workers=4, min_workers=4, max_workers=4, remaining_records=None, priority=1)
     large = job("large", min_workers=8, max_workers=8, submitted_at=0.0, priority=1)
-    first, second = (job(name, min_workers=2, max_workers=2, priority=rank) for name, rank in (("p1", 1), ("p0", 0)))
+    first = job("p1", min_workers=2, max_workers=2, priority=1, remaining_records=1e6)
+    second = replace(first, id="p0", priority=0)
     decided = plan("fair", 8, running, large, first, second)
     assert decided.targets() == {"running": 4, "large": 0, "p1": 0, "p0": 0}
     held = decided.allocations["p0"].reason
@@ -320,7 +321,7 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 def test_a_job_keeps_what_nobody_needs_for_the_cooldown_and_then_unless_fewer_pay_for_the_change() -> None:
-    """A job alone went from 1 worker to 4 and back within a second: what was above its useful size was taken at once."""
+    """A job alone went from 1 worker to 4 and back in a second: what was above its useful size was taken at once."""
     flat = {1: 40.0, 2: 41.0, 4: 42.0}
     alone = job("a", max_workers=4, current_workers=4, throughput=flat, prior_throughput={}, last_rescale_at=NOW - 1)
     assert plan("goodput", 4, alone).targets() == {"a": 4}
@@ -328,3 +329,13 @@ def test_a_job_keeps_what_nobody_needs_for_the_cooldown_and_then_unless_fewer_pa
     slower = replace(alone, throughput={1: 40.0, 2: 41.0, 4: 4.0}, last_rescale_at=NOW - 5000)
     assert plan("goodput", 4, slower).targets()["a"] < 4
     assert plan("goodput", 4, alone, job("b", min_workers=3)).targets() == {"a": 1, "b": 3}
+
+
+def test_a_clock_that_was_set_back_freezes_no_job() -> None:
+    """What changed at a time that is still to come kept its size, and was protected, until the clock caught up."""
+    ahead = job("a", current_workers=1, throughput={1: 10.0}, started_at=NOW + 3600, last_rescale_at=NOW + 3600)
+    assert plan("goodput", 4, ahead).targets() == {"a": 4}
+    quotas = {"search": Quota(guaranteed=slots(4))}
+    borrower = replace(ahead, team="ads", min_workers=4, max_workers=4, current_workers=4)
+    owner = job("b", team="search", min_workers=4, max_workers=4)
+    assert plan("goodput", 4, borrower, owner, quotas=quotas).targets() == {"a": 0, "b": 4}

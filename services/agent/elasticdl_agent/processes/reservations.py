@@ -64,7 +64,7 @@ class Reservations:
     @property
     def withheld(self) -> int:
         """Slots that no worker may start on."""
-        return min(self._slots, self.wanted + self.headroom)
+        return min(self._slots, max(self.wanted, self.headroom))
 
     def all(self) -> list[SlotReservation]:
         """The reservations, oldest first."""

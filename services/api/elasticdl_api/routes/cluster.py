@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from elasticdl_api.scheduling.overview import in_words
 from elasticdl_api.schemas.jobs import ClusterResponse, Health
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import declared
@@ -35,11 +36,12 @@ async def healthz() -> Any:
     responses={503: {"model": Health, "description": "Not ready: see the components"}},
 )
 async def readyz(api: Api) -> JSONResponse:
-    """200 when the database answers; the agent is reported, but the api is of use without it."""
+    """200 when the database answers; agent and scheduler are reported, but the api is of use without them."""
     components = {}
     try:
-        await api.jobs.ping()
+        last = await api.scheduling.read_last_pass()
         components["database"] = "ok"
+        components["scheduler"] = in_words(led=last is not None and bool(last["alive"]))
     except ElasticDLError as error:
         components["database"] = error.message
     components["agent"] = (await api.overview.capacity())[1]

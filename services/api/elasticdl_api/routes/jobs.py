@@ -277,9 +277,10 @@ async def _refuse_impossible(api: Api, job_id: str, changes: Mapping[str, Any]) 
     job = snapshot.by_id.get(job_id)
     if job is None or least <= job.min_workers or not snapshot.capacity.total.slots:
         return
-    obstacle = CapacityTracker(snapshot).possible(job, least)
+    tracker = CapacityTracker(snapshot)
+    obstacle = tracker.possible(job, least)
     if obstacle is not None:
-        whole = f"the whole cluster of {snapshot.capacity.total.slots:g} slots"
+        whole = f"the whole cluster of {tracker.installed:g} slots"
         most = f"the limit of team {job.team}" if obstacle is Obstacle.LIMIT else whole
         fix = "give fewer; `elasticdl status` shows what the cluster has"
         raise SpecError([Problem("min_workers", f"{least} workers are more than {most}", fix)])

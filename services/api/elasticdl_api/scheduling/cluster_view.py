@@ -151,7 +151,9 @@ class ClusterViews:
         told = last["capacity"] if last else {}
         used = {str(k): int(v) for k, v in told.get("used", {}).items()}
         devices, uses = scheduling.devices_from_json(told)
-        return CapacityInfo(int(told.get("for_jobs", 0)), used, devices=devices, device_uses=uses)
+        slots = int(told.get("slots", 0))
+        aside = slots - int(told.get("for_jobs", slots))
+        return CapacityInfo(slots, used, headroom=aside, devices=devices, device_uses=uses)
 
 
 def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:

@@ -45,8 +45,7 @@ class ClusterOverview:
             used=sum(capacity.used.values()),
             reserved=sum(one.slots for one in capacity.reservations),
         )
-        scheduler = "ok" if led else "no scheduler leads: queued jobs wait"
-        components = {"database": "ok", "agent": agent, "scheduler": scheduler}
+        components = {"database": "ok", "agent": agent, "scheduler": in_words(led=led)}
         seen = await self._seen({use.job_id for use in capacity.device_uses}, namespace)
         return ClusterResponse(
             slots=slots,
@@ -72,6 +71,11 @@ class ClusterOverview:
             return await self._launcher.capacity(), "ok"
         except ElasticDLError as error:
             return CapacityInfo(0), error.message
+
+
+def in_words(*, led: bool) -> str:
+    """How the scheduler is."""
+    return "ok" if led else "no scheduler leads: queued jobs wait"
 
 
 def _device(number: int, device: DeviceInfo, uses: Sequence[DeviceUse], seen: Set[str]) -> ClusterDevice:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, cast, delete, exists, func, insert, select, text, update
+from sqlalchemy import Select, Text, and_, cast, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,6 +17,7 @@ from elasticdl_api.store import audit
 from elasticdl_api.store.checkpoint_users import users_of_job
 from elasticdl_api.store.job_views import missing_job, seen_by
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.store.scheduling import is_led
 from elasticdl_api.store.visibility import visible_jobs
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
@@ -44,8 +45,7 @@ def _at_a_glance() -> Select[Any]:
     states = select(t.jobs.c.state, func.count().label("number")).where(seen_by("namespace")).group_by(t.jobs.c.state)
     each = states.subquery("states")
     counts = select(cast(func.json_object_agg(each.c.state, each.c.number), Text)).scalar_subquery()
-    led = exists().where(t.leadership.c.name == "scheduler", t.leadership.c.expires_at > func.now())
-    return select(counts.label("counts"), led.label("led"))
+    return select(counts.label("counts"), is_led().label("led"))
 
 
 _AT_A_GLANCE = Query(_at_a_glance())
@@ -236,11 +236,6 @@ class JobStore:
         async with self._database.transaction() as connection:
             if (await connection.execute(new)).first() is not None:
                 await audit.record(connection, user, "bundle.upload", digest, {"size": size}, namespace=user.home)
-
-    async def ping(self) -> None:
-        """Checks that the database answers."""
-        async with self._database.transaction() as connection:
-            await connection.execute(text("SELECT 1"))
 
 
 async def _submitted(connection: AsyncConnection, namespace: str, key: str, body_hash: str) -> JobRecord | None:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import ColumnElement, and_, case, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import LIVE_STATES, SCHEDULABLE_STATES
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+
+SCHEDULER = "scheduler"
+LEAST_PATIENCE_S = 30.0
+"""A scheduler whose last pass is this old does not decide any more; later where full passes are further apart."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +135,25 @@ class SchedulingStore:
             return {(row.state, row.code): row.number for row in await connection.execute(query)}
 
 
+def is_led() -> ColumnElement[bool]:
+    """Whether a scheduler leads and decides.
+
+    Its lease lives and its last pass is recent: a lease alone may be one of a dead scheduler's, from before the clock
+    was set back.
+    """
+    passes, lease = t.scheduler_passes.c, t.leadership.c
+    patience_s = func.greatest(3 * passes.interval_s, LEAST_PATIENCE_S)
+    recent = func.abs(func.extract("epoch", func.now() - passes.at)) < patience_s
+    return exists().where(passes.name == SCHEDULER, lease.name == SCHEDULER, lease.expires_at > func.now(), recent)
+
+
 async def _last_pass(connection: AsyncConnection) -> Mapping[str, Any] | None:
     passes = t.scheduler_passes
-    alive = select(t.leadership.c.expires_at > func.now()).where(t.leadership.c.name == passes.c.name)
     query = select(
         passes,
         func.extract("epoch", func.now() - passes.c.at).label("age_s"),
-        func.coalesce(alive.scalar_subquery(), False).label("alive"),
-    ).where(passes.c.name == "scheduler")
+        is_led().label("alive"),
+    ).where(passes.c.name == SCHEDULER)
     row = (await connection.execute(query)).mappings().one_or_none()
     return None if row is None else {**row, "age_s": max(float(row["age_s"]), 0.0)}
 

@@ -9,7 +9,9 @@ from elasticdl_runtime.database.engine import Database
 _TAKE = text(
     "INSERT INTO leadership (name, expires_at) VALUES (:name, now() + make_interval(secs => :every))"
     " ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at, epoch = leadership.epoch + 1"
-    " WHERE leadership.expires_at <= now() RETURNING epoch"
+    " WHERE leadership.expires_at <= now()"
+    # A time further ahead was set before the clock was set back.
+    " OR leadership.expires_at > now() + make_interval(secs => :every) RETURNING epoch"
 )
 
 

@@ -182,7 +182,7 @@ class CapacityInfo:
         slots: worker slots in all.
         used: worker slots taken by running or pending processes, by job id.
         reservations: slots that are not for jobs.
-        headroom: slots that are kept free for reservations to come.
+        headroom: slots that no job takes, for reservations to come; those that there are go into it.
         isolation: what keeps jobs from the cluster's secrets and from each other, in words.
         closing: whether the launcher is being stopped, and all processes with it; masters first, so that they save.
         devices: the accelerators, by number.
@@ -202,8 +202,8 @@ class CapacityInfo:
 
     @property
     def for_jobs(self) -> int:
-        """Slots that jobs may have together: all, less what others asked for, less the headroom."""
-        return max(0, self.slots - self.headroom - sum(one.slots for one in self.reservations))
+        """Slots that jobs may have together: all, less what others asked for, or the headroom if that is more."""
+        return max(0, self.slots - max(self.headroom, sum(one.slots for one in self.reservations)))
 
 
 class Inquiry(enum.StrEnum):

@@ -8,8 +8,8 @@ The rules, in the order of the design:
 3. Within a tier: what teams are guaranteed first, then running jobs, then waiting ones, the next always from the team
    with the smallest weighted dominant share. A running job is never evicted for its own tier, except to give
    a team back what it is guaranteed.
-6. For the first job that does not fit a time is kept: that at which enough minimums will have ended. Others
-   may pass it only if they end before it, or leave enough for it.
+6. For the first job of a tier that does not fit a time is kept: that at which enough minimums will have ended. Others
+   of the tier may pass it only if they end before it, or leave enough for it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_devices
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+from elasticdl_core.scheduling.victims import claims_of
 from elasticdl_core.scheduling.words import workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
+
+ASSUMED_REST_S = 600.0
+"""Seconds that a job of unknown end is taken to need at least, where others may pass who are sure to end before."""
 
 SizeOf = Callable[[JobView], int]
 KeyOf = Callable[[JobView], tuple[float | str, ...]]
@@ -164,16 +168,24 @@ class _Admitter:
         self.tracker = self._tracker = tracker
         self._rules = rules
         self._result = Admission()
-        self._first_blocked: JobView | None = None
-        self._held: list[JobView] = []
-        self._shadow_at = math.inf
-        self._extra: list[float] = []
+        self._held: dict[tuple[float, ...], JobView] = {}
+        self._held_above: dict[tuple[float, ...], JobView] = {}
+        self._reserve_nothing()
         self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
         self._blockers: dict[int, tuple[str, ...]] = {}
         self._no_rooms: dict[tuple[object, ...], Reason] = {}
 
+    def _reserve_nothing(self) -> None:
+        self._first_blocked: JobView | None = None
+        self._shadow_at, self._shadow_known = math.inf, False
+        self._extra: list[float] = []
+
     def run(self, tiers: Iterable[Tier]) -> Admission:
         for tier in tiers:
+            self._held_above |= self._held
+            self._held.clear()
+            if self._rules.backfill:
+                self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
             running, waiting = tier.running, tier.waiting
             owed = self._owed(running, waiting) if self._guarantees else frozenset()
             taken = tier.taken
@@ -188,7 +200,7 @@ class _Admitter:
             if self._tracker.take_all(self._taken(running) if taken is None else taken):
                 self._result.admitted.extend(running)
             else:
-                for job in running:
+                for job in claims_of(running, self._tracker.free[0], self._rules.size, self._rules.eta):
                     self._consider(job, waits=False)
             for job in self._fairly(waiting):
                 self._consider(job, waits=True)
@@ -210,7 +222,7 @@ class _Admitter:
         now = self._snapshot.now
         for job in itertools.chain(running, waiting):
             guaranteed = self._tracker.quota(job.team).guaranteed
-            young = job.started_at is not None and now - job.started_at < self._rules.min_runtime_s
+            young = job.started_at is not None and 0 <= now - job.started_at < self._rules.min_runtime_s
             if young and job.id in runs:
                 owed.add(job.id)
             if guaranteed is None:
@@ -269,6 +281,8 @@ class _Admitter:
             self._refuse(job, self._impossible(job, size))
         elif obstacle is Obstacle.LIMIT:
             self._refuse(job, self._over_limit(job, size))
+        elif self._tracker.lacks_what_is_set_aside(job, size):
+            self._refuse(job, self._set_aside(job, size))
         else:
             if self._first_blocked is None:
                 self._block_first(job, size)
@@ -276,34 +290,31 @@ class _Admitter:
 
     def _held_back(self, job: JobView, size: int) -> Reason | None:
         """Why a job that fits must still wait for the first one that does not, or None."""
-        blocked = self._first_blocked
-        if blocked is None or not self._rules.protect_first:
+        if not self._rules.protect_first:
             return None
+        blocked, more_important = self._first_blocked, self._goes_before(job, size)
+        if blocked is None or more_important is not None:
+            return more_important
         if self._rules.backfill:
-            if job.priority < blocked.priority:
-                # It can be evicted for the other, so it cannot delay it; but it takes no place that is denied to a
-                # more important one.
-                return self._goes_before(job, size)
             if self._snapshot.now + self._rules.eta(job, size) <= self._shadow_at < math.inf:
                 return None
             need = self._tracker.change(job, 0, size)
             if all(n <= e + 1e-9 for n, e in zip(need, self._extra, strict=True)):
                 self._extra = [e - n for e, n in zip(self._extra, need, strict=True)]
                 return None
-        when = "" if math.isinf(self._shadow_at) else f", expected in {_span(self._shadow_at - self._snapshot.now)}"
+        when = f", expected in {_span(self._shadow_at - self._snapshot.now)}" if self._shadow_known else ""
         text = (
             f"its {workers_of(size)} would fit, but would delay {blocked.id}, which came first and waits for "
             f"{workers_of(self._rules.size(blocked))}{when}"
         )
-        self._held.append(job)
+        self._held.setdefault(self._tracker.change(job, 0, size), job)
         return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size})
 
     def _goes_before(self, job: JobView, size: int) -> Reason | None:
         """Why a job must wait for a more important one that is held back, and would fit in its place, or None."""
         place = self._tracker.change(job, 0, size)
-        for other in self._held:
-            need = self._tracker.change(other, 0, self._rules.size(other))
-            if other.priority > job.priority and all(n <= p + 1e-9 for n, p in zip(need, place, strict=True)):
+        for need, other in self._held_above.items():
+            if all(n <= p + 1e-9 for n, p in zip(need, place, strict=True)):
                 text = f"its {workers_of(size)} would fit, but {other.id} is more important, needs no more, and waits"
                 return Reason(ReasonCode.WAITING_BEHIND, text, (other.id,), {"need": size})
         return None
@@ -314,19 +325,10 @@ class _Admitter:
         need = self._tracker.change(job, 0, size)
         free = list(self._tracker.free)
         pool = self._tracker.pool.copy() if self._tracker.pool is not None and job.worker.gpu else None
-        endings = sorted(
-            (
-                (
-                    self._snapshot.now + self._rules.eta(other, max(other.current_workers, self._rules.size(other))),
-                    other,
-                )
-                for other in self._result.admitted
-            ),
-            key=lambda ending: (ending[0], ending[1].id),
-        )
-        for at, other in endings:
-            if math.isinf(at):
-                break
+        endings = sorted((*self._end_of(other), other.id, other) for other in self._result.admitted)
+        known = True
+        for at, is_known, _, other in endings:
+            known = known and is_known
             back = self._tracker.change(other, 0, self._rules.size(other))
             free = [f + b for f, b in zip(free, back, strict=True)]
             if pool is not None:
@@ -334,13 +336,21 @@ class _Admitter:
                     pool.give_back(other.device_share, place)
             placed = pool is None or pool.room(job.device_share) >= size
             if placed and all(n <= f + 1e-9 for n, f in zip(need, free, strict=True)):
-                self._shadow_at = at
-                self._extra = [f - n for f, n in zip(free, need, strict=True)]
+                self._shadow_at, self._shadow_known = at, known
+                if known:
+                    self._extra = [f - n for f, n in zip(free, need, strict=True)]
                 break
         if not self._extra:
             self._extra = self._tracker.beyond(need)
-        known = None if math.isinf(self._shadow_at) else self._shadow_at
-        self._result.first_blocked = BlockedJob(job.id, known)
+        if self._result.first_blocked is None:
+            self._result.first_blocked = BlockedJob(job.id, self._shadow_at if self._shadow_known else None)
+
+    def _end_of(self, job: JobView) -> tuple[float, bool]:
+        """When a job ends, and whether that is known: else it is taken to run as long again as it has."""
+        now, eta = self._snapshot.now, self._rules.eta(job, max(job.current_workers, self._rules.size(job)))
+        if math.isinf(eta):
+            return now + max(now - (job.started_at or now), ASSUMED_REST_S), False
+        return now + eta, True
 
     def _refuse(self, job: JobView, reason: Reason) -> None:
         self._result.refused[job.id] = Allocation(0, False, reason)
@@ -364,7 +374,8 @@ class _Admitter:
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, f"it {text}{self._expected_to_fit(job)}", holders, data)
 
     def _expected_to_fit(self, job: JobView) -> str:
-        if self._first_blocked is not job or math.isinf(self._shadow_at):
+        first = self._result.first_blocked  # Of lower tiers nothing is told, as who waits above may take the place.
+        if self._first_blocked is not job or not self._shadow_known or first is None or first.job_id != job.id:
             return ""
         return f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
 
@@ -375,16 +386,33 @@ class _Admitter:
         when = self._expected_to_fit(job)
         data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
         if job.current_workers > 0:
-            text = (
-                f"evicted: more important minimums leave {free:g} slots, and its minimum of {workers_of(size)} "
-                f"needs {need:g}"
-            )
+            why = self._why_evicted(job)
+            text = f"evicted: {why} {free:g} slots, and its minimum of {workers_of(size)} needs {need:g}"
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
             f"its minimum of {workers_of(size)} needs {need:g} slots, and {free:g} are left beside the minimums of "
             f"{len(self._result.admitted)} jobs that go before it{when}"
         )
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
+
+    def _why_evicted(self, job: JobView) -> str:
+        """What a running job gives its slots to; asked once for all for whom the same numbers hold."""
+        starting = [one for one in self._result.admitted if one.current_workers < self._rules.size(one)]
+        if any(one.priority > job.priority for one in starting):
+            return "more important minimums leave"
+        peers = sorted({one.team for one in starting if one.priority == job.priority})
+        if peers and self._guarantees:
+            return f"team {', '.join(peers)} takes back what it is guaranteed, which leaves"
+        return f"jobs may take {self._tracker.total[0]:g} slots now{self._tracker.aside_in_words()}, which leaves"
+
+    def _set_aside(self, job: JobView, size: int) -> Reason:
+        need = job.demand(size).slots
+        text = (
+            f"its minimum of {workers_of(size)} needs {need:g} slots, and jobs may take {self._tracker.total[0]:g} "
+            f"now{self._tracker.aside_in_words()}"
+        )
+        code = ReasonCode.EVICTED if job.current_workers > 0 else ReasonCode.WAITING_FOR_CAPACITY
+        return Reason(code, text, (), {"need": need, "min_workers": size, "total": self._tracker.total[0]})
 
     def _holders(self, priority: int) -> tuple[str, ...]:
         """The admitted jobs that hold most; computed once a tier, as it is the same for all that wait in it."""
@@ -413,10 +441,10 @@ class _Admitter:
         where = (
             f"the limit of team {job.team}"
             if self._tracker.possible(job, size) is Obstacle.LIMIT
-            else f"the whole cluster of {self._tracker.total[0]:g} slots"
+            else f"the whole cluster of {self._tracker.installed:g} slots"
         )
         text = f"its minimum of {workers_of(size)} ({need:g} slots) is more than {where}; lower min_workers"
-        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.total[0]})
+        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.installed})
 
 
 def _span(seconds: float) -> str:

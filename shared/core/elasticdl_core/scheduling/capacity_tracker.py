@@ -39,6 +39,7 @@ class CapacityTracker:
     def __init__(self, snapshot: Snapshot) -> None:
         self._dims = snapshot.limited
         self.total = self._pick(snapshot.capacity.total)
+        self._set_aside = snapshot.capacity.set_aside
         self.free = list(self.total)
         self._quotas = snapshot.quotas
         self._used: dict[str, list[float]] = {}
@@ -218,6 +219,19 @@ class CapacityTracker:
         self._used.setdefault(team, [0.0])[0] += slots
         return True
 
+    @property
+    def installed(self) -> float:
+        """Slots that there are, with those that jobs may not take now."""
+        return self.total[0] + self._set_aside
+
+    def aside_in_words(self) -> str:
+        """What keeps jobs from the rest of the slots, for the middle of a sentence."""
+        return f" ({self._set_aside:g} of {self.installed:g} are reserved or kept free)" if self._set_aside else ""
+
+    def lacks_what_is_set_aside(self, job: JobView, workers: int) -> bool:
+        """Whether that size fits the machines, but not the slots that jobs may take now."""
+        return job.demand(workers).slots > self.total[0] + _ROUNDING
+
     def possible(self, job: JobView, workers: int) -> Obstacle | None:
         """What forbids that size even on an empty cluster, or None."""
         change = self.change(job, 0, workers)
@@ -226,7 +240,8 @@ class CapacityTracker:
             amount > most + _ROUNDING for amount, most in zip(change, limit, strict=True) if most > 0
         ):
             return Obstacle.LIMIT
-        for dimension, amount, most in zip(self._dims, change, self.total, strict=True):
+        most_ever = (self.installed, *self.total[1:])
+        for dimension, amount, most in zip(self._dims, change, most_ever, strict=True):
             if amount > most + _ROUNDING:
                 return Obstacle.DEVICES if dimension == GPU else Obstacle.CAPACITY
         if self.pool is not None and job.worker.gpu:

@@ -210,12 +210,14 @@ class Capacity:
             of them, so that amounts alone do not tell whether it fits.
         leaving: the part of the total still held by what is in no snapshot any more, such as jobs that just ended;
             a plan counts on it, but it is not given out before it is free.
+        set_aside: slots beside the total that jobs may not take now, as they are reserved or kept free.
     """
 
     total: Resources = NOTHING
     nodes: tuple[NodeView, ...] = ()
     leaving: Resources = NOTHING
     devices: tuple[DeviceView, ...] = ()
+    set_aside: float = 0.0
 
     @classmethod
     def of_slots(cls, slots: int) -> Capacity:
@@ -311,6 +313,7 @@ class Snapshot:
                 ),
                 leaving=_resources_from(capacity.get("leaving")) or NOTHING,
                 devices=tuple(DeviceView(**device) for device in capacity.get("devices", ())),
+                set_aside=float(capacity.get("set_aside", 0.0)),
             ),
             quotas={
                 team: Quota(

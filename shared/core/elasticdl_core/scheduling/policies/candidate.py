@@ -156,7 +156,8 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
         current, rate = curve.sizes[index], curve.rates[index]
         left = remaining * base / rate if rate > 0 else remaining
         burden = settings.caution * rate * job.rescale_cost_s / max(min(left, settings.horizon_s), 1.0)
-        if job.last_rescale_at is not None:
+        # A change that is still to come was made before the clock was set back.
+        if job.last_rescale_at is not None and job.last_rescale_at <= now:
             unmeasured = measured and current not in job.throughput
             thaws_at = job.last_rescale_at + settings.cooldown_s * (_MEASURING_COOLDOWNS if unmeasured else 1)
     return Candidate(
