@@ -24,7 +24,7 @@ async def scheduler_pass(connection: asyncpg.Connection) -> None:
     await insert_rows(
         connection,
         "scheduler_passes",
-        [{**last, "quotas": {}, "capacity": capacity, "seconds": 0.004, "interval_s": 1.0}],
+        [{**last, "quotas": {}, "capacity": capacity, "seconds": 0.004, "interval_s": 3600.0}],
     )
     decisions = [
         {
