@@ -66,7 +66,7 @@ def test_errors_are_told_as_sentences(call: Call) -> None:
     """The login said "the token is not valid give another one"."""
     errors = [{"message": "the token is unknown", "fix": "give another one"}, {"message": "It is over.", "fix": ""}]
     found = results(call, "ui/format.js", "sentences", *errors)
-    assert found == ["The token is unknown. Give another one.", "It is over."]
+    assert found == ["the token is unknown. Give another one.", "It is over."]
 
 
 def test_numbers(call: Call) -> None:

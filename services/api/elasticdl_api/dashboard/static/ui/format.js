@@ -124,4 +124,4 @@ export function words(name) {
 }
 
 /** What went wrong and what to do, as sentences: the API's words have no stop, as they are shown apart elsewhere. */
-export const sentences = ({ message, fix }) => [message, fix].filter(Boolean).map((text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".")).join(" ");
+export const sentences = ({ message, fix }) => [message, fix && fix[0].toUpperCase() + fix.slice(1)].filter(Boolean).map((text) => text + (/[.!?]$/.test(text) ? "" : ".")).join(" ");
