@@ -36,12 +36,11 @@ def training_step(module: ModelModule, batches: Sequence[Minibatch] = ()) -> Ite
         except ElasticDLError:
             raise
         except Exception as error:
-            if not isinstance(error, LookupError) and _OF_SHAPES.search(str(error)):
-                with module.guard("a training step", _SHAPES):
-                    raise
             alone = [batch for batch in batches if batch.records == 1]
             if not alone or not re.search(_ONE_RECORD, str(error)):
-                raise
+                of_shapes = not isinstance(error, LookupError) and _OF_SHAPES.search(str(error))
+                with module.guard("a training step", _SHAPES if of_shapes else ""):
+                    raise
             raise UserCodeError(
                 f"a training step on a minibatch of one record ({alone[0].where}) raised {type(error).__name__}: "
                 f"{error}{user_location(error, module.roots)}",

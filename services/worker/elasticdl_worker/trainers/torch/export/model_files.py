@@ -52,7 +52,8 @@ def check_exportable(model: BuiltModel, sample: Tensors, formats: Sequence[str])
     """
     if "safetensors" in wanted_formats(formats, _FORMATS):
         try:
-            save({name: value.new_empty(0) for name, value in _state(model)})
+            # Empty ones on the host: weights of tables have no numbers here.
+            save({name: torch.empty(0, dtype=value.dtype) for name, value in _state(model)})
         except Exception as error:
             raise UserCodeError(
                 f"the model's state_dict cannot be written (safetensors): {_first_line(error)}",
