@@ -24,6 +24,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "tensorflow": ("tensorflow",),
     "torch": ("safetensors", "torch"),
     "parquet": ("pyarrow",),
+    "postgres": ("asyncpg",),
     "sql": ("sqlglot",),
 }
 """By extra, the modules that must be there; a test compares it with what the extras install."""

@@ -68,6 +68,41 @@ def _column(values: list[Any], spec: ColumnSpec) -> npt.NDArray[Any]:
     return objects(values)
 
 
+def python_column(
+    where: str, name: str, values: list[Any], spec: ColumnSpec, nulls: Any, first: int, kinds: Any = object
+) -> npt.NDArray[Any]:
+    """A column of a database from the values that its library gives.
+
+    Args:
+        where: the source, in words, for errors.
+        name: of the column.
+        values: one a row; those that are missing are None, and are filled in place.
+        spec: the form that they are to have.
+        nulls: what missing values become: ``fail``, ``default``, or the value itself.
+        first: the number of the first row in the source.
+        kinds: the types that a value may have.
+
+    Raises:
+        DataError: a value is missing and may not be, or is of another type.
+    """
+    for at, value in enumerate(values):
+        if value is None:
+            if nulls == "fail":
+                raise DataError(
+                    f"{where} {first + at}: column {name!r} has no value (NULL)",
+                    fix=f'say what nulls become: nulls={{"{name}": 0}}, or nulls=default for 0, "", NaN, empty lists',
+                )
+            values[at] = value = nulls if nulls != "default" else [] if spec.shape else _default(spec.dtype)
+        if not isinstance(value, kinds) or (spec.shape and None in value):
+            raise DataError(
+                f"{where} {first + at}: column {name!r} holds {value!r}, and is declared as {spec.dtype}",
+                fix="mend the value, or leave the column out with the reader parameter columns",
+            )
+    if spec.shape:
+        return objects([np.array(one, spec.dtype) for one in values])
+    return objects(values) if spec.dtype in ("str", "bytes") else np.array(values, spec.dtype)
+
+
 def objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     """An array of objects: of bytes numpy would drop zeros at the end, and of lists make a matrix."""
     found = np.empty(len(values), object)
@@ -198,9 +233,14 @@ def to_numpy(name: str, column: Any, spec: ColumnSpec, nulls: Any, where: str, f
 def _fill_value(name: str, spec: ColumnSpec, nulls: Any) -> Any:
     if nulls != "default":
         return nulls
-    if spec.dtype in ("str", "bytes"):
-        return "" if spec.dtype == "str" else b""
-    return _DEFAULTS[np.dtype(spec.dtype).kind]
+    return _default(spec.dtype)
+
+
+def _default(dtype: str) -> Any:
+    """The value that stands for a missing one under ``nulls=default``."""
+    if dtype in ("str", "bytes"):
+        return "" if dtype == "str" else b""
+    return _DEFAULTS[np.dtype(dtype).kind]
 
 
 def _cast(name: str, column: Any, spec: ColumnSpec, where: str) -> Any:

@@ -18,6 +18,7 @@ from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.text_reader import TextDataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
 from elasticdl.data.windows import WINDOW_PARAMS, WindowedDataReader
+from elasticdl.extras import require
 
 READERS: dict[str, type[FileDataReader[Any]]] = {
     "recordio": RecordIODataReader,
@@ -27,7 +28,8 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
 }
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
-KINDS = sorted([*READERS, *_TABLES.values(), "sqlite"])
+_DATABASES = {"sqlite://": "sqlite", "postgresql://": "postgres", "postgres://": "postgres"}
+KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values()})
 _SUFFIXES = {
     ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
@@ -103,11 +105,16 @@ def create_data_reader(
 
 
 def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
-    """The reader of a kind of tables: of SQLite, or of files that need pyarrow."""
+    """The reader of a kind of tables: of a database, or of files that need pyarrow."""
     if kind == "sqlite":
         from elasticdl.data.sqlite_reader import SQLiteDataReader
 
         return SQLiteDataReader
+    if kind == "postgres":
+        from elasticdl.data.postgres_reader import PostgresDataReader
+
+        require(f"{data_origin.split('?')[0]}: a table of Postgres", "postgres")
+        return PostgresDataReader
     try:
         from elasticdl.data.arrow_reader import ArrowDataReader, ParquetDataReader
     except ImportError as error:
@@ -149,8 +156,9 @@ def kind_of_origin(data_origin: str) -> str:
     Raises:
         DataError: missing or unreadable data, an unknown kind, or mixed kinds.
     """
-    if data_origin.startswith("sqlite://"):
-        return "sqlite"
+    for scheme, kind in _DATABASES.items():
+        if data_origin.startswith(scheme):
+            return kind
     found: dict[str, str] = {}
     for number, path in enumerate(files.list_files(data_origin)):
         if number == _COMPARED_FILES:

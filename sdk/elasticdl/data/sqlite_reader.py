@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticdl.data import files, fingerprints
-from elasticdl.data.columns import Columns, ColumnSpec, chosen_columns, nulls_policy, objects, type_words
+from elasticdl.data.columns import Columns, ColumnSpec, chosen_columns, nulls_policy, python_column, type_words
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.params import TRAINED_COLUMNS, refuse_unknown, take, take_names
@@ -32,7 +32,6 @@ _TYPES = (
     ("DATE", "str"), ("TIME", "str"),
 )  # fmt: skip
 _PYTHON = {"int64": int, "float64": (int, float), "str": str, "bytes": bytes}
-_DEFAULTS = {"int64": 0, "float64": float("nan"), "str": "", "bytes": b""}
 
 
 class SQLiteDataReader(GroupedReader):
@@ -193,27 +192,15 @@ class SQLiteDataReader(GroupedReader):
 
     def _column(self, name: str, values: list[Any], first: int) -> npt.NDArray[Any]:
         """Values of a column, each of which is what the column is declared as."""
-        dtype, policy = self._specs[name].dtype, self._nulls[name]
+        spec, policy = self._specs[name], self._nulls[name]
         for at, value in enumerate(values):
-            if value is None and policy == "fail":
-                raise DataError(
-                    f"{self._name}: row {first + at}: column {name!r} has no value (NULL)",
-                    fix=f'say what nulls become: nulls={{"{name}": 0}}, or nulls=default for 0, "" and NaN',
-                )
-            if value is None:
-                values[at] = value = _DEFAULTS[dtype] if policy == "default" else policy
-            if dtype == "float64" and isinstance(value, int) and float(value) != value:
+            if spec.dtype == "float64" and isinstance(value, int) and float(value) != value:
                 raise DataError(
                     f"{self._name}: row {first + at}: column {name!r} holds {value}, a whole number that "
                     "float64 does not have",
                     fix="declare the column as INTEGER",
                 )
-            if not isinstance(value, _PYTHON[dtype]):  # type: ignore[arg-type]
-                raise DataError(
-                    f"{self._name}: row {first + at}: column {name!r} holds {value!r}, and is declared as {dtype}",
-                    fix="mend the value, or leave the column out with the reader parameter columns",
-                )
-        return objects(values) if dtype in ("str", "bytes") else np.array(values, dtype)
+        return python_column(f"{self._name}: row", name, values, spec, policy, first, _PYTHON[spec.dtype])
 
     @property
     def column_specs(self) -> Mapping[str, ColumnSpec]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -22,8 +24,9 @@ from elasticdl.data import DataReader, Shard, create_data_reader, fingerprints, 
 from elasticdl.data.errors import DataError
 from elasticdl_core.shuffling import RecordOrder, joined_parts
 from elasticdl_worker.trainers.shuffled import ShuffledRecords
+from tests.integration.conftest import PASSWORD, PostgresServer
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.contract
 
 PARTS = (70, 1, 129)
 RECORDS = sum(PARTS)
@@ -40,6 +43,22 @@ def _rows(path: Path, numbers: range) -> None:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
         rows = [(one, f"row {one}") for one in reversed(numbers)]
         connection.executemany("INSERT INTO t VALUES (?, ?)", rows)
+
+
+def _postgres_rows(folder: Path, numbers: range) -> None:
+    """The same in the Postgres whose socket lies in a folder."""
+
+    async def write() -> None:
+        async with asyncio.timeout(60):
+            connection = await asyncpg.connect(
+                f"postgresql://elasticdl:{PASSWORD}@/postgres?host={folder}", timeout=60
+            )
+            await connection.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (id bigint PRIMARY KEY, text text)")
+            rows = [(one, f"row {one}") for one in reversed(numbers)]
+            await connection.copy_records_to_table("t", records=rows)
+            await connection.close()
+
+    asyncio.run(write())
 
 
 def _lines(path: Path, numbers: range) -> None:
@@ -70,6 +89,7 @@ SOURCES = {
     "csv": Source(_lines, lambda record: int(record[0])),
     "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
     "sqlite": Source(_rows, lambda record: int(record["id"])),
+    "postgres": Source(_postgres_rows, lambda record: int(record["id"])),
     "arrow": Source(
         lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
         lambda record: int(record["id"]),
@@ -82,9 +102,20 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
 @pytest.fixture
-def made(kind: str, tmp_path: Path) -> str:
-    """Data in three parts, whose records are numbered."""
+def made(kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Data in three parts, whose records are numbered; in one where a source is a table."""
+    if kind == "postgres":
+        folder = request.getfixturevalue("postgres_server").folder
+        monkeypatch.setenv("PGPASSWORD", PASSWORD)
+        SOURCES[kind].write(folder, range(RECORDS))
+        return f"postgresql://elasticdl@/postgres?host={folder}&table=t"
     if kind == "sqlite":
         SOURCES[kind].write(tmp_path / "all.db", range(RECORDS))
         return f"sqlite://{tmp_path}/all.db?table=t"
@@ -101,12 +132,14 @@ def open_reader(kind: str, origin: str, step: int | None = None) -> DataReader:
 
 def parts_of(kind: str) -> tuple[int, ...]:
     """The records of each source."""
-    return (RECORDS,) if kind == "sqlite" else PARTS
+    return (RECORDS,) if kind in ("sqlite", "postgres") else PARTS
 
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticdl.data.sqlite_reader.PAGE", 16)
+    monkeypatch.setattr("elasticdl.data.postgres_reader.PAGE", 16)
+    monkeypatch.setattr("elasticdl.data.fingerprints._planned", {})
 
 
 def numbers_of(kind: str, records: list[Any]) -> list[int]:
@@ -181,22 +214,28 @@ def test_a_range_past_the_end_is_an_error(kind: str, made: str) -> None:
             reader.read_numbers(shard.name, [wrong.end - 1])
 
 
-def test_a_source_that_is_written_anew_is_an_error_with_both_states(kind: str, made: str) -> None:
+def test_a_source_that_is_written_anew_is_an_error_with_both_states(
+    kind: str, made: str, request: pytest.FixtureRequest
+) -> None:
     reader = open_reader(kind, made)
     shard = next(iter(reader.create_shards()))
     before = reader.fingerprint(shard.name)
     assert before
     list(reader.read_records(Shard(shard.name, 0, 1)))
-    path = Path(urlsplit(shard.name).path)
-    SOURCES[kind].write(path, range(500, 500 + parts_of(kind)[0]))
-    os.utime(path, ns=(1, 1))
+    anew = range(parts_of(kind)[0])
+    if kind == "postgres":
+        SOURCES[kind].write(request.getfixturevalue("postgres_server").folder, anew)
+    else:
+        path = Path(urlsplit(shard.name).path)
+        SOURCES[kind].write(path, anew)
+        os.utime(path, ns=(1, 1))
     fresh = open_reader(kind, made)
     fingerprints.expect({shard.name: before})
     for one in (reader, fresh):
         with pytest.raises(DataError, match="changed after its tasks were planned") as error:
             list(one.read_records(Shard(shard.name, 30, 40)))
         assert before in error.value.message
-        assert "version 1" in error.value.message
+        assert "version 1" in error.value.message or kind == "postgres"
 
 
 def test_records_may_be_changed_by_whoever_gets_them(kind: str, made: str) -> None:
