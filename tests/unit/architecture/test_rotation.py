@@ -70,6 +70,13 @@ def test_without_the_variable_the_commit_decides_for_all_processes(monkeypatch: 
     assert rotation.decide() == chosen
 
 
+def test_a_tree_of_another_user_has_its_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git says nothing there by itself: the number would always be 0, and the other cases would never run."""
+    mine = rotation._commits()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert rotation._commits() == mine
+
+
 def test_a_seed_gives_one_order_that_keeps_files_together() -> None:
     def order(seed: str) -> list[tuple[str, int]]:
         items = [SimpleNamespace(path=name, place=place) for name in "abcdef" for place in range(4)]
