@@ -93,14 +93,19 @@ def python_column(
                     fix=f'say what nulls become: nulls={{"{name}": 0}}, or nulls=default for 0, "", NaN, empty lists',
                 )
             values[at] = value = nulls if nulls != "default" else [] if spec.shape else _default(spec.dtype)
-        if not isinstance(value, kinds) or (spec.shape and None in value):
+        if not isinstance(value, kinds) or (
+            spec.shape and any(one is None or isinstance(one, list) for one in value)
+        ):
             raise DataError(
                 f"{where} {first + at}: column {name!r} holds {value!r}, and is declared as {spec.dtype}",
                 fix="mend the value, or leave the column out with the reader parameter columns",
             )
-    if spec.shape:
-        return objects([np.array(one, spec.dtype) for one in values])
-    return objects(values) if spec.dtype in ("str", "bytes") else np.array(values, spec.dtype)
+    if spec.dtype in ("str", "bytes"):
+        return objects(values)
+    try:
+        return objects([np.array(one, spec.dtype) for one in values]) if spec.shape else np.array(values, spec.dtype)
+    except OverflowError as error:  # the value that missing ones become
+        raise DataError(f"{where} {first}: column {name!r} is {spec.dtype}: {error}", fix="mend nulls=") from None
 
 
 def objects(values: Sequence[Any]) -> npt.NDArray[Any]:

@@ -126,7 +126,7 @@ class PostgresDataReader(GroupedReader):
             "SELECT a.attname, i.indisprimary FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
             "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
             "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL "
-            "AND i.indnkeyatts = 1 AND i.indkey[0] <> 0 AND c.relkind IN ('r', 'p', 'm')",
+            "AND i.indnkeyatts = 1 AND i.indkey[0] <> 0 AND a.attnotnull AND c.relkind IN ('r', 'p')",
             asked,
         )
         return {name: _Column(*rest) for _, name, *rest in found}, [(name, primary) for name, primary in unique]
@@ -144,8 +144,8 @@ class PostgresDataReader(GroupedReader):
             )
         if name not in {column for column, _ in unique}:
             raise ReaderParamsError(
-                f"{self._origin}: the key {name!r} has no unique index",
-                fix="create one, or name a column that has one",
+                f"{self._origin}: the key {name!r} has no unique index, or may be NULL",
+                fix="name a column that is UNIQUE NOT NULL: a row without a key would have no number",
             )
         if declared[name].kind not in _KEYS or declared[name].array:
             raise ReaderParamsError(
@@ -219,9 +219,7 @@ class PostgresDataReader(GroupedReader):
         """The table up to its last key, as shards name it."""
         if self._until is None:
             key = f"t.{_quoted(self._key)}"  # a bare name in ORDER BY is that of what is selected: text
-            last = self._rows(
-                f"SELECT {key}::text FROM {self._table} t WHERE {key} IS NOT NULL ORDER BY {key} DESC LIMIT 1"
-            )
+            last = self._rows(f"SELECT {key}::text FROM {self._table} t ORDER BY {key} DESC LIMIT 1")
             if not last:
                 raise DataError(f"{self._origin}: the table has no row", fix="check how it was filled")
             self._until = last[0][0]
@@ -232,8 +230,9 @@ class PostgresDataReader(GroupedReader):
         """Bounds of pages: first rows, first keys as text, rows and sums of versions; and the fingerprint."""
         key = _quoted(self._key)
         found = self._rows(
-            f"SELECT (array_agg({key} ORDER BY {key}))[1]::text, count(*), sum(xmin::text::bigint)::text FROM "
-            f"(SELECT {key}, xmin, (row_number() OVER (ORDER BY {key}) - 1) / {PAGE} AS page FROM {self._table} "
+            "SELECT (array_agg(k ORDER BY k))[1]::text, count(*), sum(x)::text FROM "
+            f"(SELECT {key} AS k, xmin::text::bigint AS x, "
+            f"(row_number() OVER (ORDER BY {key}) - 1) / {PAGE} AS page FROM {self._table} "
             f"WHERE {key} <= {self._value('$1')}) AS numbered GROUP BY page ORDER BY page",
             self._until,
         )
@@ -291,7 +290,9 @@ class PostgresDataReader(GroupedReader):
             )
         values = list(zip(*rows, strict=True))[1:]
         return {
-            one: python_column(f"{self._origin}: row", one, list(some), spec, self._nulls[one], int(starts[number]))
+            one: python_column(
+                f"{self._origin}: row", one, list(some), spec, self._nulls[one], int(starts[number]), _python(spec)
+            )
             for (one, spec), some in zip(self._specs.items(), values, strict=True)
         }
 
@@ -334,7 +335,7 @@ def _parsed(url: str) -> tuple[str, str, dict[str, str]]:
     given = parse_qsl(parts.query, keep_blank_values=True)
     asked = {name: value for name, value in given if name in ("table", "key", "until")}
     rest = [(name, value) for name, value in given if name not in asked]
-    if parts.password is not None or any(name in ("password", "passfile") for name, _ in rest):
+    if parts.password is not None or any("pass" in name.lower() for name, _ in rest):
         raise ReaderParamsError(
             f"{parts.scheme}://{parts.hostname}{parts.path}: holds a password, which would be kept with the job",
             fix="leave it out, and put it into a file that PGPASSFILE names where the workers run",
@@ -350,3 +351,11 @@ def _parsed(url: str) -> tuple[str, str, dict[str, str]]:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _python(spec: ColumnSpec) -> type | tuple[type, ...]:
+    """The types that the library gives values of a column."""
+    if spec.shape:
+        return list
+    kinds: dict[str, type | tuple[type, ...]] = {"str": str, "bytes": bytes, "bool": bool}
+    return kinds.get(spec.dtype) or ((int, float) if spec.dtype.startswith("float") else int)

@@ -28,11 +28,13 @@ INSERT INTO clicks VALUES
     (9, 40, 2, 0.2, 3, U&'\\00e4', 'happy', '', false, '1969-12-31', '1970-01-01 01:00:00+01', '{}',
      '00000000-0000-0000-0000-00000000000c');
 CREATE SCHEMA shop;
-CREATE TABLE shop."Two Words" (a int, b text UNIQUE, c text, UNIQUE (a, c));
+CREATE TABLE shop."Two Words" (a int, b text UNIQUE NOT NULL, c text NOT NULL, UNIQUE (a, c));
 CREATE UNIQUE INDEX positive ON shop."Two Words" (c) WHERE a > 0;
-INSERT INTO shop."Two Words" VALUES (1, 'z', 'o'), (NULL, 'y', 'p'), (3, 'x', NULL);
+INSERT INTO shop."Two Words" VALUES (1, 'z', 'o'), (NULL, 'y', 'p'), (3, 'x', 'q');
 CREATE TABLE empty (id int PRIMARY KEY);
-CREATE TABLE odd (id int PRIMARY KEY, spot point, ratio double precision UNIQUE, grid int[]);
+CREATE TABLE pages (page int PRIMARY KEY, m int UNIQUE, grid int[], n smallint, x real);
+INSERT INTO pages VALUES (1, NULL, '{{1,2},{3,4}}', NULL, NULL);
+CREATE TABLE odd (id int PRIMARY KEY, spot point, ratio double precision UNIQUE NOT NULL, grid int[]);
 INSERT INTO odd VALUES (1, '(1,2)', 0.5, '{1,NULL}');
 CREATE VIEW ages AS SELECT id, age FROM clicks;
 CREATE TABLE log (id bigserial PRIMARY KEY, v int);
@@ -76,6 +78,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(server: Postg
     assert (report.kind, report.records, report.verified) == ("postgres", 2, 2)
     assert report.columns["at"] == "timestamp in us, UTC"
     assert [row["id"] for row in rows(url(server, "clicks&key=code"), columns=["id"])] == [10, 9]
+    assert [row["page"] for row in rows(url(server, "pages"), columns=["page"])] == [1]
     words = rows(url(server, 'shop."Two%20Words"&key=b'), columns=["b", "a"], nulls={"a": -1, "b": ""})
     assert words == [{"b": "x", "a": 3}, {"b": "y", "a": -1}, {"b": "z", "a": 1}]
 
@@ -89,6 +92,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(server: Postg
         ("", {}, "is no table of a database"),
         ("clicks&table=empty", {}, "is no table of a database"),
         ("clicks&password=x", {}, "holds a password"),
+        ("clicks&sslpassword=x", {}, "holds a password"),
         ("clicks&nonsense=1", {}, "cannot be read"),
         ('shop."Two%20Words"', {}, "no key of one column"),
         ('shop."Two%20Words"&key=a', {}, "the key 'a' has no unique index"),
@@ -96,6 +100,11 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(server: Postg
         ("ages", {}, "no key of one column"),
         ("clicks&key=none", {}, "there is no column 'none'"),
         ("clicks&until=x", {}, "invalid input syntax for type integer"),
+        ("pages&key=m", {}, "the key 'm' has no unique index, or may be NULL"),
+        ("pages", {"columns": ["grid"]}, r"row 0: column 'grid' holds \[\[1, 2\], \[3, 4\]\]"),
+        ("pages", {"columns": ["n"], "nulls": {"n": 1.5}}, r"row 0: column 'n' holds 1\.5"),
+        ("pages", {"columns": ["n"], "nulls": {"n": 10**5}}, "row 0: column 'n' is int16"),
+        ("pages", {"columns": ["x"], "nulls": {"x": "a"}}, "row 0: column 'x' holds 'a'"),
         ("odd&key=ratio", {}, "the key 'ratio' is of type float8"),
         ("odd", {}, "column 'spot' is point, which is no tensor"),
         ("odd", {"columns": ["grid"]}, r"row 0: column 'grid' holds \[1, None\]"),
