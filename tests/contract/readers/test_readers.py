@@ -175,6 +175,14 @@ def test_any_range_is_exact_in_every_way_of_reading(kind: str, made: str) -> Non
     assert numbers_of(kind, reader.read_ranges(ranges)) == list(itertools.chain.from_iterable(wanted))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        # It opens some thirty readers, whose pages of Postgres are a connection each.
+        pytest.param(one, marks=[pytest.mark.slow, pytest.mark.timeout(600)] if one == "postgres" else [])
+        for one in SOURCES
+    ],
+)
 @pytest.mark.parametrize("block", [0, 5])
 def test_shuffled_tasks_are_exact_also_from_their_middle_on(kind: str, made: str, block: int) -> None:
     reader = open_reader(kind, made)
