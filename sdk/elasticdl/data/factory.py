@@ -156,9 +156,9 @@ def kind_of_origin(data_origin: str) -> str:
     Raises:
         DataError: missing or unreadable data, an unknown kind, or mixed kinds.
     """
-    for scheme, kind in _DATABASES.items():
+    for scheme, database in _DATABASES.items():
         if data_origin.startswith(scheme):
-            return kind
+            return database
     found: dict[str, str] = {}
     for number, path in enumerate(files.list_files(data_origin)):
         if number == _COMPARED_FILES:

@@ -212,7 +212,7 @@ class PostgresDataReader(GroupedReader):
             raise self._unreadable(error, "check the address, and that the database can be reached") from error
 
     def _unreadable(self, error: Exception, fix: str) -> DataError:
-        return DataError(f"{self._origin}: cannot be read: {error or type(error).__name__}", fix=fix)
+        return DataError(f"{self._origin}: cannot be read: {str(error) or type(error).__name__}", fix=fix)
 
     @functools.cached_property
     def _source(self) -> str:
