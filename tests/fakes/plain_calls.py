@@ -9,7 +9,7 @@ from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.beside import connect_beside
 from elasticdl_runtime.rpc.framing import Frame
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 
 
 def greeting(method: str = "Steps", token: str = "good") -> bytes:

@@ -79,11 +79,12 @@ class Leadership:
 
     async def _take(self, connection: AsyncConnection) -> int | None:
         row = upsert(leases).values(name=NAME, holder=self.holder, epoch=1, expires_at=in_seconds(self._lease_s))
-        # One that is further ahead than it can last was given before the clock was set back.
+        # One that is further ahead than it can last was given before the clock was set back. Counted from this very
+        # moment: one that was given since this transaction began is further ahead than its beginning, and stays.
         free = or_(
             leases.c.holder == row.excluded.holder,
             leases.c.expires_at < func.now(),
-            leases.c.expires_at > in_seconds(self._lease_s),
+            leases.c.expires_at - func.clock_timestamp() > func.make_interval(0, 0, 0, 0, 0, 0, self._lease_s),
         )
         query = row.on_conflict_do_update(
             index_elements=["name"],

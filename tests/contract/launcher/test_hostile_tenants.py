@@ -200,7 +200,7 @@ class Scene:
 
     async def require_calm(self) -> None:
         """The agent answers, no slot is taken but the victim's, and no process of the attacker lives."""
-        capacity = await within(self.launcher.capacity(), 10)
+        capacity = await within(self.launcher.capacity(), 60)
         bad_inputs.count("the node, by tenants' programs", 0, slots_leaked=sum(capacity.used.values()) - 1)
         assert dict(capacity.used) == {OTHER: 1}
         living = [one for one in await self.launcher.list(JOB) if one.state is not ProcessState.EXITED]

@@ -33,7 +33,7 @@ async def _ask_as_others(http: httpx.AsyncClient) -> list[int]:
 async def _clients(process: asyncio.subprocess.Process, data_dir: Path) -> set[str]:
     """The addresses in the log of requests, which is whole when the api has ended."""
     process.send_signal(signal.SIGTERM)
-    assert await within(process.wait(), 30) == 0
+    assert await within(process.wait(), 60) == 0
     lines = (data_dir / "logs" / "access.log").read_text().splitlines()
     return {entry["client"] for entry in map(json.loads, lines)}
 

@@ -74,7 +74,7 @@ async def _served(database_url: str, folder: Path) -> AsyncIterator[Served]:
             yield served
         finally:
             process.terminate()
-            await within(process.wait(), 30)
+            await within(process.wait(), 60)
             await reading
 
 

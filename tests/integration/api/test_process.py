@@ -112,7 +112,7 @@ async def test_it_migrates_serves_and_stops_with_streams_open(empty_database_url
             process.send_signal(signal.SIGTERM)
             rest = [line async for line in lines]
         assert any(line.startswith("data:") for line in rest)
-        assert await within(process.wait(), 30) == 0
+        assert await within(process.wait(), 60) == 0
 
 
 async def test_two_replicas_share_a_database(empty_database_url: str, tmp_path: Path) -> None:

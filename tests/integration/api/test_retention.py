@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from elasticdl_api.background.housekeeping import Housekeeping
+from elasticdl_api.background.housekeeping import EVERY_S, Housekeeping
 from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.settings import ApiSettings
+from elasticdl_api.store.turns import _TAKE, take_turn
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
 from tests.integration.api.conftest import MODULE, Api, make_zip
@@ -130,11 +131,19 @@ async def test_files_of_no_job_go_after_a_day(api: Api) -> None:
 
 
 async def test_one_replica_tidies_up_at_a_time(api: Api) -> None:
-    assert await api.services.retention.take_turn(60.0)
-    assert not await api.services.retention.take_turn(60.0)
+    assert await api.services.retention.take_turn(EVERY_S)
+    assert not await api.services.retention.take_turn(EVERY_S)
     old = await ended(api, 70)
     await Housekeeping(api.services.settings, api.services.retention).step()
     assert (await api.http.get(f"/jobs/{old}")).status_code == 200
+
+
+async def test_who_began_to_ask_before_another_took_the_turn_does_not_take_it_too(api: Api) -> None:
+    database = api.services.database
+    async with database.transaction() as connection:
+        await connection.execute(text("SELECT now()"))
+        assert await take_turn(database, "tidying", 600.0)
+        assert (await connection.execute(_TAKE, {"name": "tidying", "every": 600.0})).first() is None
 
 
 async def test_a_namespace_that_is_full_may_add_nothing(api: Api, tmp_path: Path) -> None:

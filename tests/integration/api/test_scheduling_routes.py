@@ -78,7 +78,7 @@ def settings(settings: ApiSettings) -> ApiSettings:
 @pytest.fixture
 async def cluster(api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
     database = Database(database_url)
-    leadership = Leadership(database, 30.0)
+    leadership = Leadership(database, 3600.0)  # what a test does in between takes long on a busy machine
 
     async def make(*, policy: str = "goodput", quotas: dict[str, Quota] | None = None) -> Cluster:
         for name in ("ads", "vision"):

@@ -184,7 +184,7 @@ async def test_transition_records_the_error_and_notifies(database: Database) -> 
             await _insert(connection, "j")
             detail = {"error": {"message": "m"}}
             assert await transition(connection, "j", JobState.QUEUED, JobState.FAILED, "no", detail)
-        assert await within(heard.get(), 10) == "j"
+        assert await within(heard.get(), 60) == "j"
     async with database.transaction() as connection:
         row = (await connection.execute(text("SELECT state, reason, error FROM jobs"))).one()
     assert tuple(row) == ("FAILED", "no", {"message": "m"})

@@ -210,8 +210,8 @@ async def test_a_pull_waits_while_only_one_ps_is_back_at_the_checkpoint(start_se
     waiting = asyncio.create_task(
         follow(client._group.servers, await counted(0, PullMoment(one_version=True)), counted, patience_s=30)
     )
-    await within(seen.wait(), 30)
+    await within(seen.wait(), 60)
     assert not waiting.done()
     await master.restore(str(tmp_path), files)
-    parts = await within(waiting, 30)
+    parts = await within(waiting, 60)
     assert [part.version for part in parts] == [2, 2]

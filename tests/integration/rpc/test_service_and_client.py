@@ -315,7 +315,7 @@ async def test_a_call_whose_channel_is_closed_fails_as_unavailable(address: str)
     try:
         pending = client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)
         waiting = asyncio.ensure_future(_of(pending))
-        await within(servicer.launched.wait(), 5)
+        await within(servicer.launched.wait(), 60)
         await client.close()
         with pytest.raises(UnavailableError, match="was closed"):
             await waiting
@@ -331,7 +331,7 @@ async def test_a_caller_that_is_cancelled_stays_so_even_if_its_channel_closes(ad
     client = RpcClient(address, AGENT, "good")
     try:
         waiting = asyncio.ensure_future(_of(client.begin("Launch", agent_pb2.LaunchRequest(), deadline_s=30)))
-        await within(servicer.launched.wait(), 5)
+        await within(servicer.launched.wait(), 60)
         waiting.cancel()
         await client.close()
         with pytest.raises(asyncio.CancelledError):

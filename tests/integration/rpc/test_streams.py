@@ -155,7 +155,7 @@ async def test_each_call_gets_its_own_answer_whichever_comes_first(calls: Calls,
 async def test_answers_that_are_ready_together_take_turns(calls: Calls) -> None:
     client = calls.client()
     waiting = [begin(client, LATER, b"%d" % number, size=1 << 20) for number in range(12)]
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     calls.release.set()
     for number, call in enumerate(waiting):
         header, (buffer,) = decode_frame(await call)
@@ -228,25 +228,25 @@ async def test_a_refreshed_token_goes_over_a_new_stream_and_the_old_one_ends_whe
     tokens = ["good"]
     client, calls.good = calls.client(lambda: tokens[0]), {"good", "fresh"}
     slow = begin(client, LATER, b"slow")
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     tokens[0] = "fresh"
     assert await header_of(begin(client, AT_ONCE, b"x")) == b"x"
     assert calls.callers == ["good", "fresh"]
     calls.release.set()
     assert await header_of(slow) == b"slow"
     old, new = client._opened
-    await within(old.wait_until_gone(), 30)
+    await within(old.wait_until_gone(), 60)
     assert (old.gone, new.gone) == (True, False)
     tokens[0] = "good"
     assert await header_of(begin(client, AT_ONCE, b"y")) == b"y"
-    await within(new.wait_until_gone(), 30)
+    await within(new.wait_until_gone(), 60)
 
 
 async def test_a_stream_does_not_outlive_its_token(calls: Calls) -> None:
     tokens = ["good"]
     client = calls.client(lambda: tokens[0])
     slow = begin(client, LATER)
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     calls.good = {"fresh"}
     late = begin(client, AT_ONCE)
     for call in (late, slow):
@@ -308,7 +308,7 @@ async def test_nobody_there_is_unavailable(address: str) -> None:
 async def test_a_server_that_goes_away_fails_its_calls_and_is_found_again(calls: Calls) -> None:
     client = calls.client()
     lost = [begin(client, LATER) for _ in range(3)]
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     await calls.stop(None)
     for call in lost:
         with pytest.raises(UnavailableError):
@@ -336,9 +336,9 @@ async def test_a_server_that_stops_answers_what_is_under_way(calls: Calls) -> No
     client, other = calls.client(), calls.client()
     assert await header_of(begin(other, AT_ONCE, b"x")) == b"x"
     slow = begin(client, LATER, b"slow")
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     stopping = asyncio.ensure_future(calls.stop(LONG_S))
-    await within(other._opened[0].wait_until_gone(), 30)
+    await within(other._opened[0].wait_until_gone(), 60)
     assert not stopping.done()
     calls.release.set()
     assert await header_of(slow) == b"slow"
@@ -364,7 +364,7 @@ async def test_closing_ends_the_calls_and_leaves_no_task(address: str) -> None:
     client = calls.client()
     pending = [begin(client, LATER), begin(client, LATER, size=1 << 20)]
     unsent = begin(client, LATER)
-    await within(calls.began.wait(), 30)
+    await within(calls.began.wait(), 60)
     await client.close()
     for call in (*pending, unsent):
         with pytest.raises(UnavailableError, match="was closed"):

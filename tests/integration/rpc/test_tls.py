@@ -83,7 +83,7 @@ async def server(tmp_path: Path) -> AsyncIterator[str]:
         yield address
     finally:
         process.terminate()
-        await within(process.wait(), 30)
+        await within(process.wait(), 60)
         await rest
 
 
@@ -226,7 +226,7 @@ async def test_certificates_are_replaced_while_both_sides_run(
         write(files[1], names[1])
         assert (await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=20)).slots == 7
         with pytest.raises(UnavailableError, match="was closed"):
-            await within(following, 20)  # on the connection before the last
+            await within(following, 60)  # on the connection before the last
     finally:
         servicer.release.set()
         await client.close()

@@ -100,7 +100,7 @@ async def test_it_waits_for_the_migration_and_says_so(empty_database_url: str) -
             await asyncio.wait({waiting}, timeout=0.2)
             assert not waiting.done()
             await migrate(owner)
-            await within(waiting, 30)
+            await within(waiting, 60)
         assert {(entry["event"], entry["log_level"]) for entry in logs} == {("waiting_for_database", "warning")}
         assert "elasticdl_api migrate" in logs[0]["fix"]
         assert await is_migrated(database)
@@ -117,7 +117,7 @@ async def test_it_stops_while_it_waits_for_the_migration(world: Any) -> None:
     await asyncio.wait({running}, timeout=0.2)
     assert not running.done()
     stop.set()
-    await within(running, 30)
+    await within(running, 60)
     assert await world.sql.fetchval("SELECT count(*) FROM scheduler_passes") == 0
 
 

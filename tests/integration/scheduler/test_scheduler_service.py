@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from elasticdl_core.errors import FencedError, UnavailableError
@@ -325,3 +326,13 @@ async def test_a_lease_from_before_the_clock_was_set_back_is_free(world: Any) ->
     assert await living.attempt() == (dead.epoch or 0) + 1
     _, other, _ = world.scheduler()
     assert await other.attempt() is None
+
+
+async def test_who_began_to_ask_before_another_took_the_lease_does_not_take_it(world: Any) -> None:
+    """Seen from the beginning of its transaction the new lease was further ahead than one can last."""
+    first, second = world.scheduler()[1], world.scheduler()[1]
+    async with second._database.transaction() as connection:
+        await connection.execute(text("SELECT now()"))
+        epoch = await first.attempt()
+        assert await second._take(connection) is None
+    assert await first.attempt() == epoch

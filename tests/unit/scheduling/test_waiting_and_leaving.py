@@ -65,6 +65,12 @@ def test_of_those_that_hold_as_much_the_one_with_the_longest_rest_leaves() -> No
     assert plan("goodput", 4, short, longer, both).targets() == {"short": 0, "long": 0, "important": 4}
 
 
+def test_parts_of_slots_that_do_not_add_up_to_the_last_digit_are_chosen_from_too() -> None:
+    """Three thirds were less than the slot that was missing, and the pass failed."""
+    thirds = [job(f"j{i}", current_workers=1, max_workers=1, worker=slots(1 / 3)) for i in range(3)]
+    assert plan("goodput", 1, *thirds, job("important", max_workers=1, priority=1)).targets()["important"] == 1
+
+
 def test_many_running_jobs_are_chosen_from_too() -> None:
     """With more than are searched, whoever is not needed stays."""
     many = [job(f"j{i:04d}", current_workers=1 + i % 3, max_workers=3, min_workers=1 + i % 3) for i in range(1200)]

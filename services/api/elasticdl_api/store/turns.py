@@ -10,8 +10,9 @@ _TAKE = text(
     "INSERT INTO leadership (name, expires_at) VALUES (:name, now() + make_interval(secs => :every))"
     " ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at, epoch = leadership.epoch + 1"
     " WHERE leadership.expires_at <= now()"
-    # A time further ahead was set before the clock was set back.
-    " OR leadership.expires_at > now() + make_interval(secs => :every) RETURNING epoch"
+    # A time further ahead was set before the clock was set back. Counted from this very moment: a turn that another
+    # took since this transaction began is further ahead than its beginning.
+    " OR leadership.expires_at > clock_timestamp() + make_interval(secs => :every) RETURNING epoch"
 )
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from elasticdl_core.scheduling.snapshot import JobView
 
 MOST_WEIGHED = 1000
 """With more running jobs, or more slots missing, victims are not searched for the fewest slots."""
+
+
+class _Chain(NamedTuple):
+    """Jobs, the last one first; those before it are shared by all that go on from them."""
+
+    job_id: str
+    rest: _Chain | None
 
 
 def claims_of(
@@ -35,7 +43,6 @@ def claims_of(
 
 def _fewest(order: Sequence[JobView], slots: Mapping[str, float], missing: float) -> Set[str]:
     """Jobs that hold at least ``missing`` slots, and few more; the first ones of equals."""
-    best: dict[float, tuple[str, ...]] = {0.0: ()}
     if len(order) > MOST_WEIGHED or missing > MOST_WEIGHED:
         held, chosen = 0.0, []
         for job in order:
@@ -48,10 +55,17 @@ def _fewest(order: Sequence[JobView], slots: Mapping[str, float], missing: float
                 held -= slots[job.id]
                 chosen.remove(job)
         return {job.id for job in chosen}
+    best: dict[float, _Chain | None] = {0.0: None}
     for job in order:
-        for held, ids in list(best.items()):
+        for held, chain in list(best.items()):
             if held < missing - 1e-9:
-                best.setdefault(round(held + slots[job.id], 6), (*ids, job.id))
+                best.setdefault(round(held + slots[job.id], 6), _Chain(job.id, chain))
         if round(missing, 6) in best:
             break
-    return set(best[min(held for held in best if held >= missing - 1e-9)])
+    enough = [held for held in best if held >= missing - 1e-9]
+    last = best[min(enough) if enough else max(best)]  # What is rounded may lack a little of what all hold.
+    found = set()
+    while last is not None:
+        found.add(last.job_id)
+        last = last.rest
+    return found
