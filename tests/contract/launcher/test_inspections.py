@@ -58,7 +58,7 @@ async def started(harness: AgentHarness, *behaviours: str) -> list[ProcessId]:
 
 
 async def ask(harness: AgentHarness, inquiry: Inquiry = Inquiry.STACKS) -> dict[ProcessId, InspectedProcess]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return {one.id: one for one in await harness.launcher.inspect(JOB, inquiry)}
 
 
@@ -149,7 +149,7 @@ async def test_the_numbers_of_all_jobs_are_asked_for_together_and_one_that_hangs
     for process in processes:
         await asked.ready(process)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         found = {one.id: one for one in await asked.launcher.inspect(None, Inquiry.METRICS)}
 
     assert [bool(read_meters(found[process].answer)) for process in processes] == [True, True, False]

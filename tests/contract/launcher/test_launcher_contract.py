@@ -175,7 +175,7 @@ async def test_a_watch_begins_with_what_is_and_goes_on_with_each_change(harness:
     await harness.launcher.launch(harness.spec(process()))
     await harness.ready(process())
     seen: list[ProcessState] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for status in harness.launcher.watch(JOB):
             seen.append(status.state)
             if len(seen) == 1:

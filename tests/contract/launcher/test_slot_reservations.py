@@ -54,7 +54,7 @@ async def run_workers(harness: Harness, count: int) -> None:
 
 
 async def until_granted(launcher: Launcher, slots: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             if sum(one.granted for one in (await launcher.capacity()).reservations) >= slots:
                 return

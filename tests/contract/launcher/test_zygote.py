@@ -223,7 +223,7 @@ async def test_a_thread_that_comes_later_is_noticed(tmp_path: Path) -> None:
             assert shim.wait(20) == -signal.SIGKILL
         assert zygote.pid > 0
         os.kill(zygote.pid, signal.SIGUSR1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (tmp_path / "started").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         child = await Child.start(command(tmp_path, environment, "self"), zygote.spawn)

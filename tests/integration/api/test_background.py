@@ -387,7 +387,7 @@ async def test_the_background_launches_and_replaces_on_its_own(api: Api) -> None
         job_id = await api.submit()
         await api.admit(job_id)
         for incarnation in (1, 2):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 async for status in api.launcher.watch(job_id):
                     if status.id == _master(job_id, incarnation) and status.state is ProcessState.RUNNING:
                         break

@@ -121,7 +121,7 @@ async def test_heads_and_bodies(database_url: str, tmp_path: Path) -> None:
                 assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["fix"], name
         for half in (f"{put}{GOOD}Content-Length: 1000\r\n\r\nPK", f"{post}{GOOD}{JSON}Content-Length: 9\r\n\r\n{{"):
             await api.send(half, hang_up=True)
-        async with httpx.AsyncClient(base_url=api.address, trust_env=False, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=api.address, trust_env=False, timeout=60) as http:
             http.headers["Authorization"] = f"Bearer {ADMIN}"
             assert (await http.get("/jobs")).json()["jobs"] == []
     log = b"".join(api.log).decode()

@@ -155,7 +155,7 @@ class Page:
 
     def __init__(self, api: Api, issuer: Issuer) -> None:
         transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60)
         self._issuer = issuer
 
     async def id_token(self, verifier: str = "", **claims: Any) -> httpx.Response:

@@ -66,7 +66,7 @@ async def test_the_scheduler_is_woken(api: Api) -> None:
             api.http.delete("/cluster/reservations/shop"),
         ):
             assert (await request).is_success
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await woken.wait()
             woken.clear()
 

@@ -153,7 +153,7 @@ async def _ask(http: httpx.AsyncClient, method: str, path: str, headers: dict[st
 async def http(api: Api) -> AsyncIterator[httpx.AsyncClient]:
     """Sends no credential but what it is given."""
     transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60) as client:
         yield client
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 async def browser(api: Api) -> Any:
     """Speaks as a browser does: with cookies, and without a token of its own."""
     transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://api", timeout=60) as client:
         yield client
 
 

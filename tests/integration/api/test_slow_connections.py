@@ -59,7 +59,7 @@ class Line:
     async def ask(self) -> int:
         """Sends a whole request; returns its status."""
         self.writer.write(f"{GOOD}\r\n".encode())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             head = await self._reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             await self._reader.readexactly(length)
@@ -67,7 +67,7 @@ class Line:
 
     async def rest(self) -> bytes:
         """All that comes until the api closes."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             try:
                 return await self._reader.read()
             except ConnectionError:

@@ -101,7 +101,7 @@ async def test_what_an_earlier_version_held_is_served(revision: str, empty_datab
         settings = ApiSettings(database_url=empty_database_url, cluster_secret=SECRET, data_dir=tmp_path)
         app = create_app(Services(settings, database, None, Wakeups(database)))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as http:
             await look(http)
     finally:
         await database.close()

@@ -274,7 +274,7 @@ async def test_a_server_started_anew_at_the_same_address_is_found(address: str) 
         await first.stop(None)
         second = await _serve(AGENT, _Agent(), address)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         assert (await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=2)).slots == 7

@@ -62,7 +62,7 @@ async def until_targets(connection: Any, changed: asyncio.Event, expected: dict[
 
 async def end(process: asyncio.subprocess.Process, number: int) -> tuple[int, str]:
     process.send_signal(number)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         _, log = await process.communicate()
     assert process.returncode is not None
     return process.returncode, log.decode()

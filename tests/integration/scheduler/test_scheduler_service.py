@@ -274,7 +274,7 @@ async def test_the_loop_is_woken_by_a_new_job(world: Any) -> None:
     try:
         await world.submit("a", max_workers=1)
         await world.submit("b", max_workers=1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await started.wait()
     finally:
         stop.set()

@@ -33,7 +33,7 @@ class Counting:
         return 0.002
 
     async def until(self, calls: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.calls < calls:
                 self._changed.clear()
                 await self._changed.wait()
