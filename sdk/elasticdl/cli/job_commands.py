@@ -276,8 +276,8 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chose
     else:
         job = client.submit(prepared, idempotency_key=key)
     if own["detach"]:
-        _warn_of_too_few_slots(client, job)
         write_line(job.id)
+        _warn_of_too_few_slots(client, job)
         return 0
     return follow_to_end(client, job.id, chosen)
 

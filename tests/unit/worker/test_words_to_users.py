@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import tensorflow as tf
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
+from elasticdl_worker.trainers.tensorflow.export.model_files import _trying
+from elasticdl_worker.user_code import load_model_module
+from elasticdl_worker.user_code.fixes import suggest_fix
 from tests.differential.data import columns
 from tests.differential.zoo import module
 
@@ -106,7 +110,7 @@ WRONG_SHAPE = "def loss(labels, predictions):\n    return tf.reduce_mean(tf.matm
             "def forward(): return ...",
             id="a-model-in-place-of-a-function",
         ),
-        pytest.param(OF_NO_LABEL, "gives None as the labels in mode training", "(features, labels)", id="no-labels"),
+        pytest.param(OF_NO_LABEL, "None", "let feed give (features, labels)", id="no-labels"),
         pytest.param(WRONG_SHAPE, "a training step raised", "check the shapes of", id="shapes-that-do-not-fit"),
         pytest.param(
             WRONG_KEY, "a training step raised KeyError: 'age'", "correct a training step", id="a-wrong-key"
@@ -118,6 +122,34 @@ def test_a_module_that_cannot_work_is_told_what_to_do(run: Run, part: str, said:
         run(part)
     assert said in caught.value.message
     assert fix in caught.value.fix
+
+
+def test_a_loss_that_takes_no_labels_needs_none(run: Run) -> None:
+    """It was refused, though it had trained."""
+    loss = "def loss(labels, predictions):\n    return tf.reduce_mean(predictions**2)"
+    assert run(OF_NO_LABEL, loss)[-1]["records"] == 48
+
+
+@pytest.mark.parametrize("name", [b"words.txt", "s3://bucket/words.txt", 7])
+def test_advice_on_a_missing_file_is_for_relative_paths(name: Any) -> None:
+    fix = suggest_fix(FileNotFoundError(2, "No such file or directory", name))
+    assert fix.endswith("Path(__file__).parent / 'words.txt'") if name == b"words.txt" else fix == ""
+
+
+def test_a_model_whose_weights_cannot_be_asked_for_yet_is_one(tmp_path: Path) -> None:
+    """Keras 2 raised in place of the refusal."""
+    (tmp_path / "unbuilt.py").write_text(
+        "class Net:\n    @property\n    def trainable_weights(self):\n        raise ValueError\n\n\nforward = Net()\n"
+    )
+    spec = {"model_zoo": str(tmp_path), "model_def": "unbuilt.forward", "training_data": "x"}
+    with pytest.raises(UserCodeError, match="is a model, made when the file is imported"):
+        load_model_module(JobSpec.from_mapping(spec), tmp_path)
+
+
+def test_a_full_disk_refuses_no_model() -> None:
+    """The trial is written elsewhere than the export: such a disk is nothing that the user's model does."""
+    with _trying("saved_model", "a SavedModel"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_eager_execution_that_was_switched_off_is_named(run: Run) -> None:

@@ -161,11 +161,15 @@ def test_a_hook_on_the_state_changes_the_export_alone(run: Run, tmp_path: Path) 
     assert saved_buffers(net).keys() == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
-def test_a_sparse_buffer_is_refused_by_name_unless_it_is_not_kept() -> None:
+def test_sparse_tensors_are_refused_by_name_unless_they_are_not_kept() -> None:
     """It was an error of PyTorch's memory."""
     net = nn.Sequential(nn.Linear(4, 1))
     net.register_buffer("near", torch.eye(4).to_sparse(), persistent=False)
     own_memory(net)
     net.register_buffer("far", torch.eye(4).to_sparse())
     with pytest.raises(UserCodeError, match="the buffer far is sparse"):
+        own_memory(net)
+    net = nn.Sequential(nn.Linear(4, 1))
+    net.register_parameter("wide", nn.Parameter(torch.eye(4).to_sparse()))
+    with pytest.raises(UserCodeError, match="the parameter wide is sparse"):
         own_memory(net)

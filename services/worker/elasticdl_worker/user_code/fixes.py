@@ -34,6 +34,10 @@ _BY_TEXT = (
         "those of different lengths are ragged tensors (tf.RaggedTensor), in PyTorch what your collate(samples) "
         "makes (torch.nn.utils.rnn.pad_sequence)",
     ),
+    (
+        r"None values not supported|'NoneType' and '\w*Tensor'|'\w*Tensor' and 'NoneType'",
+        "if these are the labels: let feed give (features, labels); the features alone are for mode prediction",
+    ),
     (r"the label is None", "give each record a label, or leave out a record that has none"),
     (
         r"does not require grad and does not have a grad_fn",
@@ -47,10 +51,12 @@ def suggest_fix(error: BaseException) -> str:
     """What the user can do about an exception of their code; empty if its text does not tell."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _ORIGINAL:
         return "docs/model-api.md, Older modules, lists the original's import paths that are there"
-    if isinstance(error, FileNotFoundError) and error.filename and not Path(os.fspath(error.filename)).is_absolute():
+    path = error.filename if isinstance(error, FileNotFoundError) else None
+    path = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""  # it may be a descriptor
+    if path and not Path(path).is_absolute() and "://" not in path:
         return (
             "a path begins at the folder of the process, another one on a cluster: name a file of the zoo by "
-            f"Path(__file__).parent / {os.fspath(error.filename)!r}"
+            f"Path(__file__).parent / {path!r}"
         )
     for pattern, fix in _BY_TEXT:
         legacy = "legacy" in fix and os.environ.get("TF_USE_LEGACY_KERAS") == "1"

@@ -317,7 +317,8 @@ def _entry(module: ModuleType, name: str, flag: str) -> Callable[..., object]:
         has = ", ".join(sorted(names)) or "nothing that can be called"
         raise UserCodeError(f"--{flag}: {module.__file__} has no {name!r}", fix=f"{hint}the file has: {has}")
     # No framework is imported here: models of both have one of these.
-    made = not isinstance(value, type) and (hasattr(value, "trainable_weights") or hasattr(value, "named_parameters"))
+    # The class is asked: what is not built yet may raise for its weights.
+    made = any(hasattr(type(value), attribute) for attribute in ("trainable_weights", "named_parameters"))
     if flag == "model_def" and made:
         raise UserCodeError(
             f"--{flag}: {name} in {module.__file__} is a model, made when the file is imported, not its maker",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
@@ -33,6 +34,7 @@ from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, ker
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasModel, Layer, NestedSpec, Predictions, Tensor
 
+_log = structlog.get_logger(__name__)
 _FORMATS = ("keras", "saved_model")
 _TRIED_BYTES = 64 << 20
 """Of weights that are written on trial."""
@@ -68,6 +70,8 @@ def _trying(name: str, what: str) -> Iterator[None]:
     """Turns what cannot be written into a refusal."""
     try:
         yield
+    except (OSError, tf.errors.ResourceExhaustedError) as error:  # the disk's trouble: the export goes elsewhere
+        _log.warning("the export was not tried", reason=str(error)[:300])
     except Exception as error:
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:300]
         raise UserCodeError(
@@ -222,11 +226,12 @@ def _ordered_archive(model: PreparedModel) -> Any:
 
 
 def _name_by_content(folder: Path) -> None:
-    """Gives a SavedModel the same random name whenever it has the same bytes."""
+    """Gives a SavedModel a name that follows from its bytes, where TensorFlow draws one."""
     path = folder / "fingerprint.pb"
     fingerprint = FingerprintDef.FromString(path.read_bytes())
-    digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).digest()
-    fingerprint.uuid = str(int.from_bytes(digest[:16], "big"))
+    sums = folder / "variables" / "variables.index"  # of the values, each with its checksum
+    content = (folder / "saved_model.pb").read_bytes() + (sums.read_bytes() if sums.exists() else b"")
+    fingerprint.uuid = str(int.from_bytes(hashlib.sha256(content).digest()[:16], "big"))
     path.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
 

@@ -268,11 +268,6 @@ class InputPipeline:
                 f"feed in {self._module.path} gives {shape} for each record in mode {self._mode}",
                 fix="give (features, labels)",
             )
-        if isinstance(element[1], tf.NoneTensorSpec):
-            raise UserCodeError(
-                f"feed in {self._module.path} gives None as the labels in mode {self._mode}",
-                fix="give (features, labels); the features alone are for mode prediction",
-            )
         return element
 
     def _try_whole_minibatches(self, shard: Shard, chain: MapChain) -> None:

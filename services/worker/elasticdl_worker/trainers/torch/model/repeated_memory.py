@@ -15,9 +15,9 @@ def own_memory(net: nn.Module) -> None:
         net: a model.
 
     Raises:
-        UserCodeError: a buffer that is saved is sparse or quantised; a parameter has such elements, or a buffer that
-            is a view of another tensor of the model: what is written to one would show in the other in this process
-            alone.
+        UserCodeError: a parameter, or a buffer that is saved, is sparse or quantised; a parameter has such elements,
+            or a buffer that is a view of another tensor of the model: what is written to one would show in the other
+            in this process alone.
     """
     for name, parameter in net.named_parameters():
         if _repeats(parameter):
@@ -25,12 +25,14 @@ def own_memory(net: nn.Module) -> None:
                 f"the parameter {name} has elements that share memory, which PyTorch refuses to update",
                 fix="make it of a copy: nn.Parameter(tensor.expand(...).clone())",
             )
-    for name, buffer in saved_buffers(net).items():
-        if buffer.layout is not torch.strided or buffer.is_quantized:
+    parameters = {f"parameter {name}": parameter for name, parameter in net.named_parameters()}
+    buffers = {f"buffer {name}": buffer for name, buffer in saved_buffers(net).items()}
+    for name, tensor in {**parameters, **buffers}.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized:
             raise UserCodeError(
-                f"the buffer {name} is {'quantised' if buffer.is_quantized else 'sparse'}, which no checkpoint holds",
-                fix="register its parts (such as indices and values) and make it of them in forward, or register it "
-                "with persistent=False if the model makes it anew",
+                f"the {name} is {'quantised' if tensor.is_quantized else 'sparse'}, which no checkpoint holds",
+                fix="register its parts (such as indices and values) and make it of them in forward; a buffer that "
+                "the model makes anew may be registered with persistent=False",
             )
     dense = [tensor for tensor in [*net.parameters(), *net.buffers()] if tensor.layout is torch.strided]
     places = [tensor.untyped_storage().data_ptr() for tensor in dense]
