@@ -122,3 +122,9 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         ClusterOptions(tls_cert=made.certificate, tls_key=tmp_path / "none").check()
     with pytest.raises(InvalidInputError, match="neither an address nor a name"):
         ClusterOptions(host="no.such.host.invalid").check()
+
+
+def test_addresses_are_named_as_addresses() -> None:
+    """No client looks for an address among host names."""
+    issued = CertificateAuthority.of_secret("secret").issue(["127.0.0.1", "here.example", "::1"], timedelta(days=1))
+    assert names_in(issued.pem) == ("here.example", "127.0.0.1", "::1")
