@@ -33,7 +33,7 @@ side by side: above 1 we are faster. *Plain, again* compares plain with itself: 
 
 
 def sides() -> dict[str, tuple[str, str]]:
-    """What is compared, by name: the adapter and the way."""
+    """The compared adapters and ways, by name."""
     own = {f"{adapter}, {way}": (adapter, way) for adapter in ADAPTERS for way in ("in place", "copied", "tree")}
     return {CONTROL: ("", ""), **own}
 

@@ -1,4 +1,4 @@
-"""What ``--distribution_strategy auto`` chooses for twelve models, against the faster of both strategies.
+"""Compares the choice of ``--distribution_strategy auto`` for twelve models with the faster of both strategies.
 
 ./dev bench auto [--quick] [--rounds 3] [--models a,b]
 """
@@ -90,7 +90,7 @@ MODELS = (
 
 
 def data_makers(folder: Path) -> dict[str, Callable[[], Path]]:
-    """How to make each data set; returns where the training data lie."""
+    """Makers of each data set; each returns where the training data lie."""
 
     def clicks(name: str, ids: int) -> Path:
         return generate.write_clicks(folder / name, 200_000, ids=ids, zipf=1.3).train
@@ -117,7 +117,7 @@ def data_makers(folder: Path) -> dict[str, Callable[[], Path]]:
 
 
 def choice_of(cluster: Cluster, specification: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What ``auto`` chooses for a job, which is cancelled then.
+    """The choice of ``auto`` for a job, which is cancelled then.
 
     Raises:
         RuntimeError: it ended before, or chose nothing in time.

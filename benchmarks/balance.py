@@ -1,4 +1,4 @@
-"""How evenly zipf ids and a large dense kernel spread over two and four parameter servers.
+"""Measures the spread of zipf ids and a large dense kernel over two and four parameter servers.
 
 ./dev bench balance [--quick] [--steps 200]
 """
@@ -37,7 +37,7 @@ memory that it says it holds. The imbalance is the largest server over the mean;
 
 @dataclass
 class Counts:
-    """What each server did."""
+    """The work of each server."""
 
     pulled: list[int]
     pushed: list[int]

@@ -123,7 +123,7 @@ def first_paint(report: Report, browser: Any, cluster: RecordedCluster, rounds: 
 
 
 def changes(report: Report, browser: Any, cluster: RecordedCluster, rounds: int) -> None:
-    """How long a change of a worker takes to the page."""
+    """Measures the time of a worker's change to the page."""
     token = issue(derive_job_secret(SECRET, LIVE), LIVE, Role.MASTER, 0, 1)
     (row,) = cluster.sql("SELECT status::text AS status FROM jobs WHERE id = $1", LIVE)
     told = json.loads(row["status"])
@@ -194,7 +194,7 @@ def visited(browser: Any, cluster: RecordedCluster, path: str) -> Iterator[tuple
 
 
 def accessibility(report: Report, browser: Any, cluster: RecordedCluster) -> None:
-    """What axe finds that is serious or worse, in all views."""
+    """Counts serious findings of axe in all views."""
     found = []
     for name, (path, sign) in VIEWS.items():
         here = Visit(browser, cluster, path=path)
@@ -212,7 +212,7 @@ def accessibility(report: Report, browser: Any, cluster: RecordedCluster) -> Non
 
 
 def stacks(report: Report, cluster: RecordedCluster, count: int) -> None:
-    """How long the stacks of many processes take, as a user gets them from the api."""
+    """Measures the time of the stacks of many processes, as a user gets them from the api."""
     cluster.launch(*(ProcessId(LIVE, Role.WORKER, index, 1) for index in range(count)))
     with httpx.Client(base_url=cluster.url, timeout=60, trust_env=False) as http:
         http.headers["Authorization"] = f"Bearer {cluster.token}"

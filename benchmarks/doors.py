@@ -260,7 +260,7 @@ async def run(report: Report, streams: int, rate: int, seconds: float, windows: 
 
 
 async def idle(report: Report, api: Api, streams: int, opening: float, before: float) -> None:
-    """What the streams cost while nothing happens."""
+    """Measures the cost of the streams while nothing happens."""
     kilobytes = (memory(api.process) - before) / streams / 1000
     report.say("watching them do nothing")
     span = 10.0
@@ -276,7 +276,7 @@ async def idle(report: Report, api: Api, streams: int, opening: float, before: f
 
 
 async def costs(report: Report, api: Api, jobs: list[str], tokens: list[str]) -> None:
-    """What a request of each kind costs the api alone, with the streams open."""
+    """Measures the cost of a request of each kind to the api alone, with the streams open."""
     report.say("one kind of request after the other")
     asks: dict[str, list[Ask]] = {}
     for ask in mixed(api, jobs, tokens, 40 * ALONE, random.Random(5)) + health(api, ALONE):

@@ -1,4 +1,4 @@
-"""How far expected ends are off: forecasts at points of simulated jobs' lives against the ends that came true.
+"""Measures errors of expected ends: forecasts during simulated jobs' lives against the ends that came true.
 
     python benchmarks/eta.py [--data DIR] [--points N]
 
@@ -31,7 +31,7 @@ LIFE = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class Told:
-    """What was expected of a job at one moment.
+    """The forecast for a job at one moment.
 
     Attributes:
         at: when.

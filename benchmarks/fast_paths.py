@@ -1,4 +1,4 @@
-"""What the hand-made kernels gain over plain numba loops that do the same: look-ups, gathers, updates, and all three.
+"""Compares the hand-made kernels with plain numba loops: look-ups, gathers, updates, and all three.
 
 ./dev bench fast_paths [--quick] [--batch 20000] [--repeats 9]
 """

@@ -124,7 +124,7 @@ class Epochs:
         return made
 
     def numbers(self, order: RecordOrder) -> Numbers:
-        """Which records came, one after the other."""
+        """The numbers of the records, in the order in which they came."""
         found: list[int] = []
         self.read(order, lambda batch: found.extend(map(_number, batch)))
         return np.array(found)

@@ -1,4 +1,4 @@
-"""What late gradients cost in accuracy, and how much of that delay compensation gives back.
+"""Measures the cost of late gradients in accuracy, and how much of that delay compensation gives back.
 
 ./dev bench staleness [--data FOLDER] [--epochs 10] [--seeds 3] [--strengths 10,30,100] [--processes]
 

@@ -1,4 +1,4 @@
-"""How long a worker takes from its launch to its first step, forked from a zygote and in an interpreter of its own.
+"""Measures a worker's time to its first step, forked from a zygote and in an interpreter of its own.
 
 Two local clusters run the same job, one with zygotes, one without. In turns, the only worker of one of them is
 killed; the master has the agent launch another, and the time runs from the agent's record of that launch to the
@@ -88,7 +88,7 @@ class Way:
         return max(enumerate(self.launches()), key=lambda pair: (pair[1]["incarnation"], pair[0]))[1]
 
     def first_step(self, incarnation: int) -> dict[str, Any] | None:
-        """What that incarnation logged at its first step."""
+        """The log of that incarnation's first step."""
         path = self.directory / "jobs" / self.job / "logs" / f"worker-0.{incarnation}.log"
         for line in path.read_text().splitlines() if path.is_file() else []:
             if '"event": "first step"' in line and line.endswith("}"):

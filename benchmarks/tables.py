@@ -118,7 +118,7 @@ def in_own_process(optimizer: str, dim: int, rows: int) -> tuple[float, float, f
 
 
 def numpy_update(optimizer: str, records: Any, rows: Any, grads: Any, h: Any) -> None:
-    """What one would write in numpy for rows of value, momentum and velocity."""
+    """A plain numpy update of rows of value, momentum and velocity."""
     dim = grads.shape[1]
     if optimizer == "sgd":
         records[rows] -= grads * h[1]

@@ -120,7 +120,7 @@ def starts(report: Report, options: argparse.Namespace) -> None:
 
 
 def overlap(report: Report, *, quick: bool) -> None:
-    """What it is worth to sum gradients while the backward pass goes on."""
+    """Measures the gain of summing gradients while the backward pass goes on."""
     turns, repeats = (2, 5) if quick else (5, 20)
     report.text(
         "## Gradients summed in the backward pass\n\nA step of linear layers among members of one thread each: "

@@ -45,7 +45,7 @@ drains, holds its slot."""
 
 @dataclass(frozen=True)
 class Day:
-    """What one run showed; times in real seconds since its begin.
+    """Results of one run; times in real seconds since its begin.
 
     Attributes:
         length_s: of the run.
@@ -209,7 +209,7 @@ def describe(report: Report, day: Day, scale: float) -> None:
 
 
 def plot(day: Day, scale: float) -> Figure:
-    """Who had the slots, stacked."""
+    """Plots the holders of slots, stacked."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -40,7 +40,7 @@ unless they are called real."""
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one policy made of the two jobs; times in real seconds since the first was submitted.
+    """The outcome of the two jobs under one policy; times in real seconds since the first was submitted.
 
     Attributes:
         policy: its name.

@@ -34,7 +34,7 @@ def public_classes(source: str) -> Iterator[str]:
 
 
 def homes(folders: Sequence[Path]) -> Mapping[str, list[Path]]:
-    """Where each public class is defined; generated protocol code is left out."""
+    """The modules that define each public class; generated protocol code is left out."""
     found: dict[str, list[Path]] = defaultdict(list)
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):

@@ -400,6 +400,7 @@ def check(arguments: list[str]) -> int:
         ("mypy", lambda: run([BIN / "mypy"])),
         ("import contracts", lambda: run([BIN / "lint-imports"])),
         ("names", lambda: run([BIN / "python", ROOT / "tools" / "check_names.py"])),
+        ("words", lambda: run([BIN / "python", ROOT / "tools" / "check_words.py"])),
         ("generated code", lambda: protos(["--check"])),
         ("blocking client", lambda: client(["--check"])),
         ("reference pages", lambda: docs(["--check"])),
@@ -484,7 +485,7 @@ def slow(arguments: list[str]) -> int:
 
 
 def kubernetes(arguments: list[str]) -> int:
-    """What has to hold on a real cluster: that its API is as the fake of the tests, and the launcher's contract."""
+    """Tests on a real cluster: that its API is as the fake of the tests, and the launcher's contract."""
     if not os.environ.get("ELASTICDL_TEST_KUBECONFIG"):
         say("skipped: ELASTICDL_TEST_KUBECONFIG names no cluster (see tests/contract/launcher/real_cluster.py)")
         return 0

@@ -111,7 +111,7 @@ def _row(command: Any, param: Any) -> str:
 
 
 def _metavar(command: Any, param: Any) -> str:
-    """What stands for a value, by the annotation of the command's function."""
+    """The placeholder of a value, by the annotation of the command's function."""
     if param.metavar:
         return str(param.metavar).replace("|", "\\|")
     annotation = inspect.signature(command.callback, eval_str=True).parameters[param.name].annotation

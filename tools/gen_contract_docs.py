@@ -54,7 +54,7 @@ def _options() -> list[str]:
 
 
 def _contract() -> list[str]:
-    """What of a module is honoured, section by section."""
+    """The parts of a module that are honoured, section by section."""
     parts = [INTRODUCTION]
     for subject in Subject:
         parts.append(f"\n## {subject}\n\n| | | |\n|---|---|---|")

@@ -1,4 +1,4 @@
-"""What open pages cost a job that trains meanwhile: windows on one DeepFM job, in turns with and without pages."""
+"""Measures the cost of open pages to a job: windows on one DeepFM job, in turns with and without pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: fair timing of several sides, reports with targets, plots, inputs, real PS processes."""
+"""Parts shared by all benchmarks: fair timing of several sides, reports with targets, plots, inputs, PS processes."""
 
 from benchmarks.harness.inputs import parse, zipf_ids
 from benchmarks.harness.report import Report

@@ -29,7 +29,7 @@ class Ask:
 
 @dataclass
 class Tally:
-    """What came of requests.
+    """Outcomes of requests.
 
     Attributes:
         seconds: from when each was due until its answer was there, by kind.

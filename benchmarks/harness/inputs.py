@@ -1,4 +1,4 @@
-"""What benchmarks are fed with."""
+"""Inputs of benchmarks."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _DEADLINE_S = 120.0
 
 
 class BenchMember:
-    """What one process is; its methods are the commands."""
+    """The commands of one process."""
 
     def __init__(self, folder: str) -> None:
         keep_large_blocks()

@@ -1,4 +1,4 @@
-"""How good an order of records is: that of data sorted by class, measured against full shuffles of it.
+"""Measures an order of records: that of data sorted by class, against full shuffles of it.
 
 By chance alone a stretch of a shuffled order has somewhat more of one class and less of another. An order whose
 stretches differ by more shows a model first one part of the data and then another.

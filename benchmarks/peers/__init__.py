@@ -1,1 +1,1 @@
-"""What a user would otherwise pick, on the same data and model; each module is a process of its side."""
+"""Alternatives that a user would pick, on the same data and model; each module is a process of its side."""

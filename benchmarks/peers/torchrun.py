@@ -57,7 +57,7 @@ def restart_seconds(folder: Path, members: int, batch: int) -> float:
 def _await(
     job: subprocess.Popen[bytes], folder: Path, members: int, restarts: int, steps: int
 ) -> list[dict[str, float]]:
-    """What all members of a launch have left, once each has made so many steps."""
+    """The results that all members of a launch have left, once each has made so many steps."""
     paths = [folder / f"{restarts}-{rank}.json" for rank in range(members)]
     end = time.monotonic() + DEADLINE_S
     while job.poll() is None and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""How well jobs with real processes learn, against Keras in one process on the same data."""
+"""Compares the accuracy of jobs with real processes with Keras in one process on the same data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KERAS_S = 900.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a comparison share.
+    """The setup that all runs of a comparison share.
 
     Attributes:
         clicks: the data.

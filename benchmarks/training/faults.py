@@ -152,7 +152,7 @@ class UpdateWatch:
 
 
 class _Loss(NamedTuple):
-    """What a fault cost, in seconds.
+    """The cost of a fault, in seconds.
 
     Attributes:
         passed: from the signal to the next update.
@@ -280,7 +280,7 @@ class _Faults:
         return owner, pid, sent
 
     def _kill(self) -> tuple[_Loss, float]:
-        """What a kill cost, and the pause for the newcomer."""
+        """The cost of a kill, and the pause for the newcomer."""
         watch = self._watch
         owner, _, sent = self._lose(signal.SIGKILL)
         known = watch.owners()
@@ -293,7 +293,7 @@ class _Faults:
         return loss, max(0.0, max(gaps) - self._step)
 
     def _stop(self) -> _Loss:
-        """What a stop cost; the stopped one goes on afterwards."""
+        """The cost of a stop; the stopped one goes on afterwards."""
         owner, pid, sent = self._lose(signal.SIGSTOP)
         try:
             return self._waited(owner, sent)

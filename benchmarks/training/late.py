@@ -32,7 +32,7 @@ _EVALUATED = 4096
 
 @dataclass(frozen=True)
 class How:
-    """How to train.
+    """The way to train.
 
     Attributes:
         workers: number of workers; one is never late.

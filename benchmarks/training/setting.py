@@ -1,4 +1,4 @@
-"""What the training benchmarks share around their sides: options, data, a cluster, a folder that goes away."""
+"""Parts around the sides of training benchmarks: options, data, a cluster, a folder that goes away."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Setting:
     _written: dict[str, Path] = field(default_factory=dict)
 
     def about(self, text: str, clicks: Clicks, **more: object) -> str:
-        """What a report says first, with the numbers of this run in it."""
+        """The introduction of a report, with the numbers of this run in it."""
         common = {"data": clicks.name, "batch": self.options.batch, "dim": self.options.dim}
         return text.format(**common | {"rounds": self.rounds, "seconds": self.seconds} | more)
 

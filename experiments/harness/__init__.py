@@ -1,1 +1,1 @@
-"""What the experiments share: a real cluster in a temporary directory, and what is read off it."""
+"""Parts shared by the experiments: a real cluster in a temporary directory, and what is read off it."""

@@ -145,12 +145,12 @@ def finished(job: Job) -> Job:
 
 
 def results_of(quick: bool) -> Path:
-    """Where a report goes: with the others, or, of a quick look, into the temporary directory."""
+    """The folder of a report: with the others, or, of a quick look, the temporary directory."""
     if not quick:
         return RESULTS
     return Path(tempfile.gettempdir()) / "elasticdl-experiments"
 
 
 def command(name: str) -> str:
-    """What was typed, for the report."""
+    """The command line, for the report."""
     return " ".join(["./dev experiment", name, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""What happened, read off the agent's journal and the workers' notes: exact times, nothing sampled."""
+"""Recorded events, read off the agent's journal and the workers' notes: exact times, nothing sampled."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Level:
 
 
 def count(stays: Iterable[Stay], origin: float = 0.0) -> Level:
-    """How many of the processes ran, by time since ``origin``."""
+    """The number of processes that ran, by time since ``origin``."""
     changes: dict[float, int] = {}
     for stay in stays:
         if stay.from_s < float("inf"):
@@ -115,7 +115,7 @@ class Steps:
 
 
 def read_steps(directory: Path, job_id: str) -> Steps:
-    """What the workers of a simulated job noted."""
+    """Reads the steps that the workers of a simulated job noted."""
     rows = [
         [float(number) for number in line.split(",")]
         for path in sorted(directory.glob(f"{job_id}.*.csv"))

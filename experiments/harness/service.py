@@ -31,7 +31,7 @@ class Demand:
 
     @property
     def slot_seconds(self) -> float:
-        """What it adds up to."""
+        """The sum of slots over time."""
         return sum(self.slots) * (self.times[1] - self.times[0])
 
     def part(self, start: float, end: float) -> Demand:

@@ -1,4 +1,4 @@
-"""What a command, or a service, needs beyond a plain installation, and how to get it."""
+"""Optional packages of commands and services, and how to install them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script with a training loop of its own and whoever runs it know of each other; knows no framework.
+"""The contract between a script with a training loop of its own and its launcher; knows no framework.
 
 The launcher sets a ``LoopFeed`` before it runs the script; ``elasticdl.torch`` asks it for records and tells it what
 was made of them.
@@ -41,7 +41,7 @@ class FedPiece:
 
 
 class TrainedState(Protocol):
-    """What a script trains, as arrays: parameters, what belongs to them, and the optimizer."""
+    """The state that a script trains, as arrays: parameters, what belongs to them, and the optimizer."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -68,7 +68,7 @@ class TrainedState(Protocol):
         """Takes over what ``values`` gave elsewhere."""
 
     def parameters(self) -> Sequence[NDArray[Any]]:
-        """What is the same in all members after each update."""
+        """The arrays that are the same in all members after each update."""
 
     def begin(self, seed: int) -> None:
         """Seeds what is random in the next minibatch."""
@@ -115,7 +115,7 @@ class LoopFeed(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Which pass over the records the present minibatch is of, from 0."""
+        """The number of the pass that the present minibatch is of, from 0."""
 
     @property
     def updates(self) -> int:
@@ -126,14 +126,14 @@ class LoopFeed(Protocol):
         """Whether all records of all epochs are done."""
 
     def use(self, trained: TrainedState) -> None:
-        """What the loop trains; before the first record is taken.
+        """Declares the trained state; before the first record is taken.
 
         Raises:
             UserCodeError: there is something already, or it is too late.
         """
 
     def use_records(self, size: int | None) -> None:
-        """How many records a dataset of the script's own has; None where they are those of the job's data.
+        """The number of records of a dataset of the script's own; None where they are those of the job's data.
 
         Raises:
             UserCodeError: that does not go with the job, or with what another dataset of the script said.
@@ -169,7 +169,7 @@ class LoopFeed(Protocol):
         """
 
     def log(self, values: Mapping[str, float]) -> None:
-        """What the script measured of the batch that it took and has not committed; ``loss`` is its mean loss.
+        """Reports measurements of the batch that was taken and is not committed; ``loss`` is its mean loss.
 
         Raises:
             UserCodeError: there is no such batch, or a value is no number.

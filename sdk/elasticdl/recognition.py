@@ -1,4 +1,4 @@
-"""Which framework a model module is written for, found in its source: nothing of it is imported."""
+"""Recognises the framework of a model module in its source: nothing of it is imported."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _refuse_options_of_others(spec: JobSpec, framework: str) -> None:
 
 
 def _sights(zoo: Path, spec: JobSpec, reach: Reach | None) -> Iterator[_Sight]:
-    """What the imports of the modules of a job, and of the files of the zoo that these import, say."""
+    """The frameworks that the modules of a job, and the files of the zoo that these import, import."""
     waiting = [path for path in (_file_of(zoo, home) for home in _homes(spec)) if path is not None]
     seen: set[Path] = set()
     while waiting and len(seen) < _MOST_FILES:
@@ -187,7 +187,7 @@ def _absolute(name: str, level: int, folder: tuple[str, ...]) -> str:
 
 
 def _imported_by_call(call: ast.Call) -> str:
-    """What ``importlib.import_module("torch")`` or ``__import__("torch")`` imports; empty for any other call."""
+    """The module that ``importlib.import_module("torch")`` or ``__import__("torch")`` imports; else empty."""
     function = call.func
     called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if called not in _IMPORTERS:

@@ -43,7 +43,7 @@ class Crosses(tf.keras.layers.Layer):
         return (first * 1_000_003 + second * 7_919 + number * 104_729) % self.buckets
 
     def get_config(self):
-        """What is needed to build it again."""
+        """The arguments to build it again."""
         return {**super().get_config(), "buckets": self.buckets}
 
 

@@ -53,7 +53,7 @@ class Interaction(tf.keras.layers.Layer):
         return tf.transpose(tf.matmul(products, self.kernel), [0, 2, 1])
 
     def get_config(self):
-        """What is needed to build it again."""
+        """The arguments to build it again."""
         return {**super().get_config(), "size": self.size}
 
 

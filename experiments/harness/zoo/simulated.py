@@ -65,7 +65,7 @@ class Waiting(tf.keras.layers.Layer):
         return inputs + tf.stop_gradient(nothing)
 
     def get_config(self):
-        """What is needed to build it again."""
+        """The arguments to build it again."""
         return {**super().get_config(), "step_s": self.step_s}
 
 

@@ -104,7 +104,7 @@ class DataShardService:
         return -(-self._size // self._feed.records_per_update)
 
     def get_current_epoch(self) -> int:
-        """Which pass over the records the present one is, from 0."""
+        """Returns the number of the present pass over the records, from 0."""
         return self._feed.epoch
 
     def fetch_shard(self) -> FetchedShard | None:

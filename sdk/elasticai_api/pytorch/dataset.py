@@ -45,7 +45,7 @@ ElasticDataset = IndexedSamples
 
 
 class _ServedSamples:
-    """What ``ElasticImageFolder`` has before ``torchvision.datasets.ImageFolder``."""
+    """The attributes that ``ElasticImageFolder`` has before ``torchvision.datasets.ImageFolder``."""
 
     samples: Sequence[Any]
     _data_shard_service: RecordIndexService | None = None

@@ -23,7 +23,7 @@ _API_S = 3.0
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where everything is kept.", show_default="$ELASTICDL_DATA_DIR or ~/.elasticdl"),
+    typer.Option("--data-dir", help="The directory of all data.", show_default="$ELASTICDL_DATA_DIR or ~/.elasticdl"),
 ]
 
 
@@ -125,7 +125,7 @@ def _device(device: dict[str, Any]) -> str:
 
 
 def _isolation(state: ClusterState) -> str:
-    """What keeps jobs from the cluster and from each other, as the agent found it; empty if it is not up."""
+    """Describes the isolation of jobs as the agent found it; empty if the cluster is not up."""
     agent = state.components.get("agent")
     return agent.detail.partition("isolation: ")[2] if agent is not None else ""
 

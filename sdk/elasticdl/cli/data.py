@@ -122,7 +122,7 @@ def _progress(verb: str) -> Iterator[ProgressLine]:
 @app.command("inspect")
 def inspect_command(
     path: Annotated[str, typer.Argument(help="A file, directory, glob, comma-separated list or URL.")],
-    records: Annotated[int, typer.Option("--records", min=0, help="How many of the first records to show.")] = 3,
+    records: Annotated[int, typer.Option("--records", min=0, help="Number of first records to show.")] = 3,
     verify: Annotated[bool, typer.Option("--verify", help="Read every record and check it.")] = False,
     output: formats.FormatOption = None,
     as_json: formats.JsonOption = False,
@@ -273,7 +273,7 @@ def mnist_command(
 def _settings(
     format: Format, held_out: float, compressor: Compression, records_per_file: int, seed: int, force: bool
 ) -> dict[str, Any]:
-    """What all data sets that are written in parts have in common."""
+    """Settings common to all data sets that are written in parts."""
     return {
         "format": format.value,
         "held_out": held_out,
@@ -332,9 +332,7 @@ def clicks_command(
     ids: Annotated[
         int, typer.Option("--ids", min=1, max=10**9, help="Number of ids of all fields together.")
     ] = 1_000_000,
-    zipf: Annotated[
-        float, typer.Option("--zipf", min=0, max=100, help="How unequal the frequencies of ids are.")
-    ] = 1.1,
+    zipf: Annotated[float, typer.Option("--zipf", min=0, max=100, help="Skew of the frequencies of ids.")] = 1.1,
     held_out: HeldOut = 0.1,
     compressor: CompressorOption = Compression.none,
     records_per_file: Annotated[int, typer.Option("--records-per-file", min=1)] = 100_000,

@@ -35,7 +35,7 @@ API_WITHIN_S = 5.0
 
 
 class Diagnosis(enum.StrEnum):
-    """What a check found: all is well, something may be missing, or something does not work."""
+    """The result of a check: all is well, something may be missing, or something does not work."""
 
     OK = "ok"
     WARNING = "warning"
@@ -251,7 +251,7 @@ def _clock(date: str, asked: float) -> Iterator[Finding]:
 
 
 def put_off(metrics: str) -> Iterator[Finding]:
-    """What background tasks could not do and try again later, as the metrics say."""
+    """Checks for background tasks that were put off and are tried again later, as the metrics say."""
     found = {task: int(float(number)) for task, number in _PUT_OFF.findall(metrics) if float(number)}
     if found:
         what = ", ".join(f"{task} {number}" for task, number in sorted(found.items()))

@@ -1,4 +1,4 @@
-"""How every command ends: with an exit code and words for people, whatever went wrong, and never with a traceback."""
+"""The end of every command: an exit code and words for people, whatever went wrong, and never a traceback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _told(error: ElasticDLError) -> int:
 
 
 def _of_system(error: OSError) -> ElasticDLError:
-    """What the operating system refused, in words."""
+    """Words for a refusal of the operating system."""
     why = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, str | bytes):
         fix = "check the path, its rights and the space on its disk"

@@ -16,7 +16,7 @@ from elasticdl_core.json_numbers import to_json
 
 
 class OutputFormat(enum.StrEnum):
-    """How something is printed."""
+    """Formats of printed output."""
 
     TABLE = "table"
     WIDE = "wide"

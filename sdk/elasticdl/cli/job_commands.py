@@ -39,7 +39,7 @@ _FROM: dict[str, tuple[bool, Any, str]] = {
         True,
         "",
         "JOB[@VERSION]: the code, parameters and checkpoint (the newest by default) of a job that trained or trains. "
-        "What is given besides replaces what that job has.",
+        "Options that are given besides replace those of that job.",
     )
 }
 

@@ -79,7 +79,7 @@ def _candidates(jobs: Sequence[Job]) -> str:
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    """What a shell offers for a job: ids and names that begin so; nothing at all if the API is slow or away."""
+    """Completes a job for a shell: ids and names that begin so; nothing at all if the API is slow or away."""
     # Before the time begins: it is the API's, and a busy machine may take all of it to read the client's code.
     from elasticdl.client import Client, RetryPolicy
 

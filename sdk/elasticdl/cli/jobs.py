@@ -137,7 +137,7 @@ def _row(job: Job) -> tuple[str, ...]:
 
 
 def _more(job: Job) -> tuple[str, ...]:
-    """What a wide list has before the reason."""
+    """The columns that a wide list has before the reason."""
     from elasticdl.cli.output import count, moment
 
     status = job.status
@@ -236,7 +236,7 @@ def _show(job: Job) -> None:
 
 
 def _updates(strategy: Mapping[str, Any]) -> str:
-    """How large updates are, and how many an epoch has."""
+    """Describes the records of an update and the updates of an epoch."""
     parts, epoch = strategy.get("microbatches") or 1, strategy.get("updates_per_epoch")
     cut = f" in {parts} microbatches" if parts > 1 else ""
     return f"{strategy['records_per_update']:,} records an update{cut}" + (

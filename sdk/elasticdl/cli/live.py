@@ -126,7 +126,7 @@ def _speed(job: Job) -> list[str]:
 
 
 def _band(low: float | None, high: float | None) -> str:
-    """How sure the end is; nothing where that is not told, or as good as exact."""
+    """The uncertainty of the expected end; empty where it is not told, or as good as exact."""
     if low is None or high is None or duration(low) == duration(high):
         return ""
     return f" ({duration(low)} to {duration(high)})"

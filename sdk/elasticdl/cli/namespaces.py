@@ -27,14 +27,13 @@ Roots = Annotated[
     list[str] | None,
     typer.Option(
         "--data-root",
-        help="Where its jobs may read and write besides their own folders: an absolute path, or how a URL begins; "
-        "repeatable.",
+        help="A root of its jobs' data besides their own folders: an absolute path, or how a URL begins; repeatable.",
         show_default=False,
     ),
 ]
 Limits = Annotated[
     list[str] | None,
-    typer.Option("--limit", help="What it may take, as NAME=NUMBER; repeatable.", show_default=False),
+    typer.Option("--limit", help="A limit, as NAME=NUMBER; repeatable.", show_default=False),
 ]
 
 

@@ -82,5 +82,5 @@ REMOVED: Mapping[str, RemovedFlag] = {
 
 
 def removed_flag(name: str) -> RemovedFlag | None:
-    """What to say about a flag (underscores, no dashes in front) of the original project; None for any other."""
+    """The answer to a flag (underscores, no dashes in front) of the original project; None for any other."""
     return next((gone for pattern, gone in REMOVED.items() if re.fullmatch(pattern, name)), None)

@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
 
 def reserve(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Who takes the slots; without it all are listed.")
+        str, typer.Argument(metavar="[NAME]", help="The service that takes the slots; without it all are listed.")
     ] = "",
-    slots: Annotated[int | None, typer.Option("--slots", min=0, help="How many.", show_default=False)] = None,
+    slots: Annotated[int | None, typer.Option("--slots", min=0, help="Number of slots.", show_default=False)] = None,
     grace: Annotated[
         float | None,
         typer.Option("--grace", help="Seconds that workers have to leave; then they are ended.", show_default="30"),

@@ -93,7 +93,7 @@ def what_if(
             "--worker-resource-request",
             "--worker_resource_request",
             metavar="gpu=SHARE",
-            help="What a worker of the new jobs takes of a GPU.",
+            help="The share of a GPU for a worker of the new jobs.",
         ),
     ] = "",
     output: FormatOption = None,

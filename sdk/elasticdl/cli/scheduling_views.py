@@ -31,7 +31,7 @@ _DROPPED_FIRST = ("PRIO", "RANGE", "RECORDS/S", "WORKERS")
 
 
 def explanation(found: Mapping[str, Any]) -> RenderableType:
-    """What ``elasticdl explain`` prints.
+    """Renders the output of ``elasticdl explain``.
 
     Args:
         found: the API's answer.
@@ -103,7 +103,7 @@ def _expected(expected: Mapping[str, Any], state: str) -> str:
 
 
 def comparison(found: Mapping[str, Any]) -> RenderableType:
-    """What ``elasticdl what-if`` prints.
+    """Renders the output of ``elasticdl what-if``.
 
     Args:
         found: the API's answer.
@@ -165,7 +165,7 @@ def _delay(seconds: float | None) -> str:
 
 
 def cluster(plan: Mapping[str, Any], *, wide: bool = False) -> RenderableType:
-    """What ``elasticdl top`` shows.
+    """Renders the output of ``elasticdl top``.
 
     Args:
         plan: the API's answer.

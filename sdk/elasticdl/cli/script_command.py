@@ -14,7 +14,7 @@ _OWN = ("model_zoo", "model_bundle", "model_def", "script_args")
 
 
 def flags_of_script(args: Sequence[str]) -> list[str]:
-    """What was typed after ``elasticdl run``, as the flags of a job.
+    """The command line of ``elasticdl run``, as the flags of a job.
 
     The script is the one word that ends with ``.py``; its own arguments stand after ``--``.
 

@@ -45,7 +45,7 @@ def simulate(
     interval: Annotated[float, typer.Option(help="Seconds between decisions; 0 decides at every event.")] = 60.0,
     rescale_cost: Annotated[float, typer.Option(help="Seconds without progress after each change.")] = 30.0,
     knowledge: Annotated[
-        str, typer.Option(help="What policies know of speeds: learned, history or true.")
+        str, typer.Option(help="The policies' knowledge of speeds: learned, history or true.")
     ] = "learned",
     error: Annotated[float, typer.Option(help="Error of told speeds and remaining work, e.g. 0.5 for ±50 %.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of these errors.")] = 0,

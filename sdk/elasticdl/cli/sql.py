@@ -43,7 +43,7 @@ def sql(
     ] = None,
     source: Annotated[
         str,
-        typer.Option("--source", metavar="URL", help="Where the rows are: sqlite:///FILE."),
+        typer.Option("--source", metavar="URL", help="The source of the rows: sqlite:///FILE."),
     ] = "",
     models: Annotated[Path, typer.Option("--models", metavar="DIR", help="Folder of the models.")] = Path("models"),
     local: Annotated[

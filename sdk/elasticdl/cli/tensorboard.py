@@ -39,9 +39,9 @@ def register(app: typer.Typer) -> None:
 def tensorboard(
     jobs: JobsGiven,
     logdir: Annotated[
-        Path, typer.Option("--logdir", metavar="DIR", help="Where event files go: a folder for each job.")
+        Path, typer.Option("--logdir", metavar="DIR", help="The directory of event files: a folder for each job.")
     ] = Path("tensorboard"),
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where TensorBoard serves.")] = 6006,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="The port of TensorBoard.")] = 6006,
     every: Annotated[
         float, typer.Option("--every", min=1.0, max=3600.0, help="Seconds after which new points are fetched.")
     ] = 10.0,

@@ -63,18 +63,18 @@ def seconds(text: str) -> int:
 
 @app.command("create", epilog="Example: elasticdl tokens create ci --namespace team-a --scope submit --expires 90d")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The purpose of the token.", show_default=False)],
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", help="The only one that its holder sees.", show_default="your own"),
     ] = None,
-    scope: Annotated[TokenScope, typer.Option("--scope", help="What its holder may do.")] = TokenScope.READ,
+    scope: Annotated[TokenScope, typer.Option("--scope", help="The rights of its holder.")] = TokenScope.READ,
     owner: Annotated[
         str | None, typer.Option("--owner", help="The user who will hold it.", show_default="yourself")
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", help="How long it is valid: 90d, 12h, 30m.", show_default="until revoked"),
+        typer.Option("--expires", help="Time for which it is valid: 90d, 12h, 30m.", show_default="until revoked"),
     ] = None,
     cluster: Annotated[bool, typer.Option("--cluster", help="Its holder sees all namespaces.")] = False,
     output: FormatOption = None,

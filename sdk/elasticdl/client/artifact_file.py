@@ -16,7 +16,7 @@ from elasticdl_runtime import durable
 
 
 def place_of(directory: Path, name: str) -> Path:
-    """Where an artifact goes; its name cannot lead out of the directory."""
+    """The path of an artifact; its name cannot lead out of the directory."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ConflictError(f"the artifact's name {name!r} leads out of {directory}", fix="fetch it by its URL")

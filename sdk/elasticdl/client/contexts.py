@@ -90,7 +90,7 @@ class Contexts:
 
 
 def contexts_file(variables: Mapping[str, str] | None = None) -> Path:
-    """Where contexts are kept: ``$XDG_CONFIG_HOME/elasticdl/contexts.json``, usually below ``~/.config``."""
+    """The file of contexts: ``$XDG_CONFIG_HOME/elasticdl/contexts.json``, usually below ``~/.config``."""
     base = (os.environ if variables is None else variables).get("XDG_CONFIG_HOME", "")
     folder = Path(base) if base.startswith("/") else expand_home("~/.config")
     return folder / "elasticdl" / "contexts.json"

@@ -1,4 +1,4 @@
-"""Where the API is and what opens it: arguments, the environment, a context, or the cluster of this machine."""
+"""Address and token of the API: arguments, the environment, a context, or the cluster of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client sends and how it reads what comes back. No I/O happens here."""
+"""Requests of the client and the reading of their responses. No I/O happens here."""
 
 from __future__ import annotations
 

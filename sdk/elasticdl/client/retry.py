@@ -52,7 +52,7 @@ class RetryPolicy:
 
 
 class Patience:
-    """How long something that does not answer is waited for, from its last answer.
+    """A bound on the wait for something that does not answer, from its last answer.
 
     Args:
         seconds: how long.

@@ -33,7 +33,7 @@ def trusts_environment(endpoint: Endpoint) -> bool:
 
 
 def verified_by(endpoint: Endpoint) -> ssl.SSLContext | bool:
-    """What an API under https is verified by; nothing is read for one without TLS.
+    """The certificates that an API under https is verified by; nothing is read for one without TLS.
 
     Raises:
         InvalidInputError: the file of certificates cannot be used.

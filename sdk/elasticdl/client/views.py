@@ -1,4 +1,4 @@
-"""What the API tells of jobs, as typed and read-only Python objects.
+"""Views of jobs from the API, as typed and read-only Python objects.
 
 Each keeps the JSON it was made from in ``raw``; fields that an older API lacks have their defaults.
 """
@@ -16,7 +16,7 @@ from elasticdl_core.json_numbers import from_json
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is.
+    """Progress of a job.
 
     Attributes:
         records_done: records processed, over all epochs.
@@ -42,7 +42,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What a job's master last reported.
+    """The last report of a job's master.
 
     Attributes:
         progress: how far it is.

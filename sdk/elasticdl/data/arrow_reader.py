@@ -41,7 +41,7 @@ _Opened: TypeAlias = tuple[Any, Sequence[int], Callable[[int, list[str]], Any]]
 
 @dataclass(frozen=True)
 class TableIndex:
-    """What the footer of a file says.
+    """The contents of a file's footer.
 
     Attributes:
         starts: int64 ``[groups + 1]``: the first row of each group, and the number of rows.
@@ -241,7 +241,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
 
 @contextlib.contextmanager
 def _damage_told(path: str) -> Iterator[None]:
-    """What Arrow raises of a damaged file becomes an error of ours."""
+    """Turns Arrow's errors about a damaged file into errors of ours."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -281,6 +281,6 @@ def _partitions(path: str) -> dict[str, str]:
 
 
 def _family(spec: ColumnSpec) -> tuple[str, Any]:
-    """What values are alike: numbers of any width can become those of the first file, or are refused by value."""
+    """The family of a type: numbers of any width can become those of the first file, or are refused by value."""
     kind = spec.dtype if spec.dtype in ("str", "bytes") else np.dtype(spec.dtype).kind
     return {"u": "i"}.get(kind, kind), spec.shape

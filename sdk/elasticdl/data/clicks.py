@@ -154,7 +154,7 @@ def encode_clicks(ids: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> 
 
 
 def _head(size: int, after: int) -> bytes:
-    """What comes before packed ids of a size in an Example, when ``after`` bytes follow them."""
+    """The bytes before packed ids of a size in an Example, when ``after`` bytes follow them."""
     feature = b"\x0a" + varint(size)  # Int64List.value, packed
     feature = b"\x1a" + varint(len(feature) + size) + feature  # Feature.int64_list
     entry = b"\x0a\x03ids" + b"\x12" + varint(len(feature) + size) + feature

@@ -46,7 +46,7 @@ def is_index(name: str) -> bool:
 
 
 def rows_of(columns: Columns) -> int:
-    """How many rows columns have."""
+    """The number of rows of columns."""
     return len(next(iter(columns.values())))
 
 
@@ -177,7 +177,7 @@ def spec_of(name: str, kind: Any) -> ColumnSpec:
 
 
 def time_words(kind: Any) -> str:
-    """What the whole numbers of an Arrow type of moments or durations count; empty for other types."""
+    """Words for the unit of an Arrow type of moments or durations; empty for other types."""
     import pyarrow as pa
 
     while hasattr(kind, "value_type"):
@@ -303,7 +303,7 @@ def _lists(name: str, column: Any, spec: ColumnSpec, where: str, first: int) -> 
 
 
 def nulls_policy(value: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What missing values of each column become, from the reader parameter ``nulls``.
+    """The treatment of missing values of each column, from the reader parameter ``nulls``.
 
     Raises:
         ReaderParamsError: it says something else, or names a column that is not there.

@@ -144,7 +144,7 @@ def _column_types(reader: DataReader, given: Mapping[str, str]) -> dict[str, str
 
 
 def _encoder(reader: DataReader, to: str, types: Mapping[str, str]) -> tuple[Callable[[Any], Any], list[str] | None]:
-    """How a record of the source becomes one of the target, and the header if the target is CSV."""
+    """The function from a record of the source to one of the target, and the header if the target is CSV."""
     if isinstance(reader, CSVDataReader):
         names = reader.metadata.column_names
         if to == "csv":

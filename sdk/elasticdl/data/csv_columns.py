@@ -28,7 +28,7 @@ Sign = Literal["header", "record", "number", "text", ""]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a file has the columns of a job.
+    """Positions of a job's columns in a file.
 
     Attributes:
         width: number of columns of the file.
@@ -87,7 +87,7 @@ def _counts(row: Sequence[str]) -> bool:
 
 
 def misfit(value: str, kind: str) -> str:
-    """What is wrong with a value of a column of numbers; empty if nothing is, or it is one of texts.
+    """The fault of a value of a column of numbers; empty if there is none, or the column is one of texts.
 
     Args:
         value: the field.
@@ -127,7 +127,7 @@ def numbered(names: Sequence[str]) -> list[str]:
 
 
 def find(path: str, header: Sequence[str], wanted: Sequence[str], *, all_of_them: bool, label: str | None) -> Layout:
-    """Where a file has the columns of a job, by their names.
+    """Finds the positions of a job's columns in a file, by their names.
 
     Args:
         path: the file, for errors.

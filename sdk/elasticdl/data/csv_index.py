@@ -27,7 +27,7 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is divided into fields and records.
+    """The division of a file into fields and records.
 
     Attributes:
         sep: the separator, one byte.

@@ -217,7 +217,7 @@ class CSVDataReader(LineFileReader):
         return csv_columns.find(path, header, self._given_columns, all_of_them=self._takes_all, label=label)
 
     def _layout_of(self, path: str) -> Layout:
-        """Where a file has the columns of the job."""
+        """The positions of the job's columns in a file."""
         return self._layouts.get(path, lambda: self._make_layout(path))
 
     def _make_layout(self, path: str) -> Layout:
@@ -259,7 +259,7 @@ class CSVDataReader(LineFileReader):
 
     @property
     def separator(self) -> str:
-        """What divides the fields."""
+        """The character between fields."""
         return self._sep
 
     @property

@@ -107,7 +107,7 @@ class CustomDataReader(DataReader):
 
     @property
     def metadata(self) -> Metadata:
-        """What the user's reader says, as it is when it has ``column_names``; empty when it says nothing."""
+        """The metadata of the user's reader, as it is when it has ``column_names``; empty when it has none."""
         given = getattr(self.reader, "metadata", None)
         if given is None:
             return Metadata()
@@ -117,7 +117,7 @@ class CustomDataReader(DataReader):
 
     @property
     def records_kind(self) -> RecordSpec:
-        """What the user's reader says of its records; else they are looked at."""
+        """The kind of records that the user's reader declares; else they are looked at."""
         kind = getattr(self.reader, "records_kind", None)
         if isinstance(kind, RecordSpec):
             return kind

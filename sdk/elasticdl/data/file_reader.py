@@ -302,7 +302,7 @@ class FileDataReader(DataReader, Generic[IndexT]):
 
     @property
     def skipped_example(self) -> str:
-        """Which record was passed over last."""
+        """The record that was passed over last."""
         return self._skipped_example
 
     def _count_skipped(self, records: int, path: str, first: int) -> None:

@@ -334,7 +334,7 @@ def _generated(
 
 
 def _split(records: int, held_out: float) -> int:
-    """How many of the records are held out.
+    """The number of records that are held out.
 
     Raises:
         DataError: there are none, or that is no share.

@@ -136,7 +136,7 @@ class GroupedReader(DataReader):
 
     @property
     def grain(self) -> tuple[int, int] | None:
-        """How many rows a group has, and among how many groups rows are mixed: about half of those that are kept."""
+        """The rows of a group, and the groups among which rows are mixed: about half of those that are kept."""
         for shard in self.create_shards():
             starts = self._starts(shard.name)
             rows = int(np.max(np.diff(starts)))

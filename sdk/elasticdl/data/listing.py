@@ -51,7 +51,7 @@ def files_of(fs: Any, path: str) -> Iterator[str]:
 
 
 def _entries(fs: Any, folder: str) -> list[tuple[str, str, bool]]:
-    """What is in a folder: path, name, and whether it is a folder itself."""
+    """The entries of a folder: path, name, and whether it is a folder itself."""
     found = (
         (str(one["name"]).rstrip("/"), one["type"] == "directory")
         for one in tried(lambda: fs.ls(folder, detail=True))

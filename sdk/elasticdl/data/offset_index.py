@@ -39,7 +39,7 @@ _WORTH_KEEPING_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class OffsetIndex:
-    """Where records begin.
+    """Offsets of the beginnings of records.
 
     Attributes:
         records: number of records in the file.
@@ -61,7 +61,7 @@ class OffsetIndex:
         return OffsetIndex(self.records, offsets, self.end, self.damage)
 
     def places(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Where some records begin, and where they end; only where the offset of each is kept."""
+        """Offsets of the beginnings and ends of some records; only where the offset of each is kept."""
         chosen = np.asarray(numbers, dtype=np.int64)
         ends = self.offsets[np.minimum(chosen + 1, self.records - 1)]
         ends[chosen == self.records - 1] = self.end

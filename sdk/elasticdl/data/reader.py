@@ -75,7 +75,7 @@ class RecordSpec:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a reader knows of its records; the third argument of ``feed``.
+    """Facts that a reader knows of its records; the third argument of ``feed``.
 
     Attributes:
         column_names: names of the columns in the order of a record; empty where records have no columns.
@@ -136,7 +136,7 @@ class DataReader(abc.ABC):
 
     @property
     def grain(self) -> tuple[int, int] | None:
-        """How many records are read and decoded together, and among how many such groups records are to be mixed.
+        """The number of records that are decoded together, and of such groups among which records are to be mixed.
 
         None where no more is read than is asked for, or where blocks of a few records are.
         """
@@ -177,7 +177,7 @@ class DataReader(abc.ABC):
     @property
     @abc.abstractmethod
     def metadata(self) -> Metadata:
-        """What is known of the records."""
+        """The facts that are known of the records."""
 
     @property
     @abc.abstractmethod
@@ -208,5 +208,5 @@ class DataReader(abc.ABC):
 
     @property
     def skipped_example(self) -> str:
-        """Which record was passed over last, in words; empty if none was."""
+        """The record that was passed over last, in words; empty if none was."""
         return ""

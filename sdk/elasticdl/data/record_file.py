@@ -1,4 +1,4 @@
-"""What the writers of record files share: opening the file, and refusing what is no record."""
+"""Parts shared by the writers of record files: opening the file, and refusing what is no record."""
 
 from __future__ import annotations
 

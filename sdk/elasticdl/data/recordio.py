@@ -50,7 +50,7 @@ DEFAULT_CHUNK_BYTES = 1 << 17
 
 
 class Compressor(enum.IntEnum):
-    """How the payload of a chunk is stored; the numbers are those of the file format."""
+    """Compressions of a chunk's payload; the numbers are those of the file format."""
 
     NONE = 0
     SNAPPY = 1
@@ -73,7 +73,7 @@ class Compressor(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a chunk's header says, and where the chunk is.
+    """The header of a chunk, and its position.
 
     Attributes:
         number: position in the file, counted from 0.
@@ -189,7 +189,7 @@ def corrupt_chunk(reason: str, chunk: Chunk, *, path: str) -> CorruptDataError:
 
 
 def record_places(data: bytes, chunk: Chunk, *, path: str) -> Sequence[int]:
-    """Where the records of a decompressed payload begin, with their lengths before them, and where the last one ends.
+    """Offsets of a decompressed payload's records, with their lengths before them, and of the last one's end.
 
     Records of equal length, such as arrays of numbers, need no look at each of them, and no memory.
 
@@ -359,7 +359,7 @@ class Index:
         return self.chunks[-1].first + self.chunks[-1].records if self.chunks else 0
 
     def position_of(self, number: int) -> int:
-        """Which of the chunks holds a record."""
+        """The index of the chunk that holds a record."""
         return bisect.bisect_right(self._firsts, number) - 1
 
     def covering(self, start: int, end: int) -> Iterator[Chunk]:

@@ -116,7 +116,7 @@ class RecordIODataReader(FileDataReader[recordio.Index]):
         return found
 
     def _known(self, file: files.OpenFile, path: str, chunk: Chunk) -> _Known:
-        """What it takes to read single records of a chunk; remembered of one that is not compressed."""
+        """The index of a chunk for reading single records; kept for one that is not compressed."""
         key, begin = (path, chunk.number), chunk.offset + recordio.HEADER.size
 
         def read() -> bytes:

@@ -107,7 +107,7 @@ class RangeFetcher:
     def _spread(
         self, work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], threads: int
     ) -> list[Result]:
-        """What work makes of items, each thread of some of them; in their order."""
+        """Applies work to items by several threads, each to some of them; results come in the items' order."""
         if len(items) < 2:
             return work(items)
         with self._lock:
@@ -213,7 +213,7 @@ def _ask_each(requests: Sequence[Span]) -> list[Any]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Callable[[int, int], bytes]]:
-    """What reads parts of a file that stays open."""
+    """Opens a reader of ranges of a file, which stays open."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     fs, inner = files.store_of(path)

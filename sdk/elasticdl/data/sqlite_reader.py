@@ -91,7 +91,7 @@ class SQLiteDataReader(GroupedReader):
     def _chosen_key(
         self, connection: sqlite3.Connection, key: str | None, primary: Sequence[str], declared: Mapping[str, str]
     ) -> str:
-        """What rows are ordered by, as SQL."""
+        """The SQL that rows are ordered by."""
         if key is None and len(primary) != 1:
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute(f"SELECT rowid FROM {_quoted(self._table)} LIMIT 1")
@@ -115,7 +115,7 @@ class SQLiteDataReader(GroupedReader):
         return _quoted(name)
 
     def _state(self) -> str:
-        """What the database is like: its file, and what was written and is not in it yet."""
+        """The state of the database: of its file, and of the log of writes that are not in it yet."""
         for beside in ("-wal", "-journal", "-shm"):
             if Path(f"{self._path}{beside}").is_symlink():
                 raise DataError(

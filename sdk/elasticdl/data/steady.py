@@ -33,7 +33,7 @@ class StoreError(DataError):
 
 
 def tried(work: Callable[[], Result]) -> Result:
-    """What some work gives, which is tried a few times.
+    """The result of some work, tried a few times.
 
     Raises:
         Exception: what the last try raised, or one that another try would not change.

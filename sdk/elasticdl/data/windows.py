@@ -23,7 +23,7 @@ _KNOWN_ROWS = 1 << 24
 
 @dataclass(frozen=True)
 class _Series:
-    """Where the windows of a file lie.
+    """Positions of the windows of a file.
 
     Attributes:
         ends: of each series (the rows of a group, or of the whole file), the number of windows up to its end.
@@ -129,7 +129,7 @@ class WindowedDataReader(DataReader):
         return [record for one in ranges for record in self.read_records(one)]
 
     def fingerprint(self, name: str) -> str:
-        """That of the file."""
+        """The fingerprint of the file."""
         return self.rows.fingerprint(name)
 
     @property
@@ -139,7 +139,7 @@ class WindowedDataReader(DataReader):
 
     @property
     def metadata(self) -> Metadata:
-        """That of the rows."""
+        """The metadata of the rows."""
         return self.rows.metadata
 
     @property

@@ -94,7 +94,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         return (*tuple(input_shape), self.output_dim)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         ragged = bool(getattr(inputs, "ragged", False))
         if self.combiner is not None and (ragged or getattr(inputs, "sparse", False)):
             return keras.KerasTensor((inputs.shape[0], self.output_dim), dtype=self.compute_dtype)

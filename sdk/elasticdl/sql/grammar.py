@@ -111,7 +111,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:
-    """Where the SELECT ends and where the verb begins."""
+    """Positions of the SELECT's end and of the verb."""
     depth = 0
     for at, token in enumerate(tokens):
         word = word_of(token)

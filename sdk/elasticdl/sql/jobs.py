@@ -42,7 +42,7 @@ _NOT_GIVEN = {
 
 @dataclass(frozen=True)
 class StatementPlan:
-    """What a statement becomes.
+    """A compiled statement.
 
     Attributes:
         spec: the job's specification.
@@ -126,7 +126,7 @@ def _check_labels(statement: Statement, name: str, label: Column, classes: list[
 
 
 def kept_plan(models: Path, name: str) -> dict[str, Any]:
-    """What was kept of a model's training.
+    """The kept record of a model's training.
 
     Raises:
         NotFoundError: there is no such model.
@@ -173,7 +173,7 @@ def _common(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _attributes(statement: Statement, kind: JobType) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What WITH says of the model, and of the job."""
+    """The attributes of WITH, of the model and of the job."""
     options: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     known = [name for names in FIELD_GROUPS.values() for name in names if name not in NOT_FOR[kind] | _NOT_GIVEN]

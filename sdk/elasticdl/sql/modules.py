@@ -261,7 +261,7 @@ def write_module(
 
 
 def options_of(model: str) -> tuple[str, ...]:
-    """What WITH may say of a model."""
+    """The options of a model that WITH may set."""
     deep, _, classifies = MODELS[model]
     return ("learning_rate", *("hidden_units",) * deep, *("n_classes",) * classifies)
 

@@ -27,7 +27,7 @@ _PORTION = 1_000
 
 @dataclass
 class Column:
-    """What is known of a column of a snapshot.
+    """Facts about a column of a snapshot.
 
     Attributes:
         name: its name.

@@ -48,7 +48,7 @@ class ElasticDataset(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """Which pass over all records the present one is of, from 0."""
+        """The number of the pass that the present record is of, from 0."""
         return self._feed.epoch
 
     @property

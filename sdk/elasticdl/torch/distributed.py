@@ -70,7 +70,7 @@ class DistributedOptimizer(Optimizer):
         return f"distributed {self._inner!r}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is kept of it: the state of the optimizer."""
+        """The pickled state: that of the optimizer."""
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -275,7 +275,7 @@ class OptimizedState:
                 group[name] = rate
 
     def _options(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """What schedulers change: the rates of all groups, momenta and the like."""
+        """The options that schedules change: the rates of all groups, momenta and the like."""
         for group in self._optimizer.param_groups:
             yield from ((group, name) for name in sorted(self._optimizer.defaults) if _numbers(group.get(name)))
 
@@ -322,7 +322,7 @@ def _state_of(optimizer: Optimizer) -> dict[int, dict[str, Any]]:
 
 
 def _probed(optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor | float]]:
-    """What an optimizer keeps for each parameter, as it is after a step without gradients: made on a copy.
+    """The state that an optimizer keeps for each parameter, after a step without gradients: made on a copy.
 
     Raises:
         UserCodeError: a step cannot be tried, or keeps something that is neither a tensor nor a number.

@@ -97,7 +97,7 @@ def finding_rows(scope: RowScope | None) -> Iterator[None]:
 
 
 def find_rows(table: str, ids: torch.Tensor, dim: int, padding_idx: int | None) -> FoundRows | None:
-    """What the active scope has for ids; None without one."""
+    """The active scope's rows for ids; None without one."""
     return _find(table, ids, dim, padding_idx)
 
 

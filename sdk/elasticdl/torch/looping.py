@@ -1,4 +1,4 @@
-"""What a script with a training loop of its own asks its launcher for, beside records and updates."""
+"""Questions of a script with a training loop of its own to its launcher, beside records and updates."""
 
 from __future__ import annotations
 

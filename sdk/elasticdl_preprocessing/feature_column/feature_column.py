@@ -37,7 +37,7 @@ class ConcatenatedCategoricalColumn(columns.CategoricalColumn, _Fields):  # type
 
     @property
     def parse_example_spec(self) -> dict[str, Any]:
-        """What ``tf.io.parse_example`` reads for all columns."""
+        """The specification for ``tf.io.parse_example`` of all columns."""
         return {name: kind for column in self.categorical_columns for name, kind in column.parse_example_spec.items()}
 
     def transform_feature(self, transformation_cache: Any, state_manager: Any) -> Any:

@@ -42,7 +42,7 @@ class ConcatenateWithOffset(keras.layers.Layer):  # type: ignore[misc]  # Keras 
         return tf.concat(moved, self.axis)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         if not isinstance(inputs, list | tuple):
             return inputs
         shape = list(inputs[0].shape)

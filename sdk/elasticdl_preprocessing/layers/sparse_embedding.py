@@ -61,7 +61,7 @@ class SparseEmbedding(keras.layers.Layer):  # type: ignore[misc]  # Keras has no
         return tf.ensure_shape(combined, [None, self.output_dim])
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         return spec((inputs.shape[0], self.output_dim), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

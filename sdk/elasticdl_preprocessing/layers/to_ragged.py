@@ -46,5 +46,5 @@ class ToRagged(ValuesLayer):
         return self.change(inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs))
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         return spec((inputs.shape[0], None), inputs.dtype, ragged=True)

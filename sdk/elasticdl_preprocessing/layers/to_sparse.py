@@ -10,7 +10,7 @@ from elasticdl_preprocessing.layers.values import ValuesLayer, serializable, spe
 
 
 def ignored(value: Any, dtype: Any) -> Any:
-    """What stands for an absent value: as given, or else ``""``, -1 for integers, 0 for floats."""
+    """The value that stands for an absent one: as given, or else ``""``, -1 for integers, 0 for floats."""
     if value is None:
         value = "" if dtype == tf.string else -1 if dtype.is_integer else 0.0
     return tf.cast(value, dtype)
@@ -45,5 +45,5 @@ class ToSparse(ValuesLayer):
         )
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         return spec(inputs.shape, inputs.dtype, sparse=True)

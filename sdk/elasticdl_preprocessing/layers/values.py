@@ -51,7 +51,7 @@ class ValuesLayer(keras.layers.Layer, abc.ABC):  # type: ignore[misc]  # Keras h
         return input_shape
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """What ``call`` returns, without computing it."""
+        """The symbolic result of ``call``, without computing it."""
         return spec(inputs.shape, tf.as_dtype(self.output_type).name, inputs)
 
     def get_config(self) -> dict[str, Any]:

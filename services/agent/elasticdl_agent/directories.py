@@ -1,4 +1,4 @@
-"""Where things of jobs are on this machine: sockets in the run directory, files in the data directory."""
+"""Paths of jobs' things on this machine: sockets in the run directory, files in the data directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_SOCKET_PATH = 103
 
 @dataclass(frozen=True, slots=True)
 class JobUser:
-    """Who the workers of a namespace are.
+    """The user of a namespace's workers.
 
     Attributes:
         uid: user id.
@@ -53,12 +53,12 @@ class AgentDirectories:
         return self.data / "jobs"
 
     def worker_folders(self, job_id: str) -> tuple[Path, ...]:
-        """Where workers write, in the job's directory."""
+        """The folders that workers write, in the job's directory."""
         job = self.job_dir(job_id)
         return job / "artifacts", job / "traces", self.work_dir(job_id)
 
     def work_dir(self, job_id: str) -> Path:
-        """Where a confined worker starts."""
+        """The folder in which a confined worker starts."""
         return self.job_dir(job_id) / "work"
 
     def worker_tmp(self, job_id: str) -> Path:
@@ -74,7 +74,7 @@ class AgentDirectories:
         return self.job_dir(job_id) / "logs"
 
     def log_file(self, process: ProcessId) -> Path:
-        """Where the output of a process goes."""
+        """The file for the output of a process."""
         return self.log_dir(process.job_id) / f"{process.owner}.log"
 
     def job_run_dir(self, job_id: str) -> Path:

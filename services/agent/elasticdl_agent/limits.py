@@ -1,4 +1,4 @@
-"""What processes of jobs may take of memory, processes and disk; who takes more is ended, and the reason kept."""
+"""Limits of jobs' processes on memory, processes and disk; what takes more is ended, and the reason kept."""
 
 from __future__ import annotations
 

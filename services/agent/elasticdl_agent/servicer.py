@@ -26,7 +26,7 @@ _MAX_GRACE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class AgentCaller:
-    """Who called.
+    """The authenticated caller.
 
     Attributes:
         job_id: the job of the master that called; None for the node token, which may do everything.
@@ -93,7 +93,7 @@ def authenticator(node_token: str, cluster_secret: str) -> Callable[[str], Agent
 
 
 class ServedLauncher(Launcher, Protocol):
-    """What the agent serves: a launcher that tells the roles of a job apart."""
+    """The launcher that the agent serves: one that tells the roles of a job apart."""
 
     def leaving(self, job_id: str) -> bool:
         """Whether the job as a whole was told to leave and has not left yet."""

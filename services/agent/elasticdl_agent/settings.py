@@ -18,7 +18,7 @@ PROCESS, KUBERNETES = "process", "kubernetes"
 
 
 class LauncherSettings(ProcessSettings):
-    """What an agent runs processes with.
+    """Settings of an agent's launcher.
 
     Attributes:
         launcher: ``ELASTICDL_LAUNCHER``, ``process`` for this machine's own, ``kubernetes`` for pods.
@@ -83,7 +83,7 @@ class AgentSettings(ProcessSettings):
 
     @property
     def transport(self) -> RpcTransport:
-        """What to speak over.
+        """The transport to speak over.
 
         Raises:
             InvalidInputError: there is no such thing, or not here.

@@ -261,7 +261,7 @@ class ProcessTable:
         return await self._inquiries.ask(job_id, inquiry, seconds=seconds)
 
     def meters(self) -> dict[MeterKey, float | None]:
-        """How many processes there are, and were."""
+        """The numbers of present and past processes."""
         states = [entry.status.state for entry in self._entries.values() if not entry.ended]
         return {
             ("elasticdl_agent_processes", "pending"): states.count(ProcessState.PENDING),
@@ -528,12 +528,12 @@ class ProcessTable:
 
 
 def _unexpected(error: BaseException) -> BaseException | None:
-    """What deserves a traceback: not what a machine or a caller does wrong every day."""
+    """Whether an error deserves a traceback: not what a machine or a caller does wrong every day."""
     return None if isinstance(error, OSError | ElasticDLError) else error
 
 
 def kind_of(role: Role, framework: str = "") -> str:
-    """What processes that one zygote can fork have in common: their role and, if not the usual, framework."""
+    """The common ground of processes that one zygote can fork: their role and, if not the usual, framework."""
     return f"{role}.{framework}" if framework else str(role)
 
 

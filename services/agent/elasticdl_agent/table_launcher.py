@@ -33,7 +33,7 @@ class TableLauncher:
         self._directories = directories
 
     def address(self, job_id: str, role: Role, index: int) -> str:
-        """Nobody asks the agent: addresses follow from its own."""
+        """Never asked of the agent: addresses follow from its own."""
         raise NotImplementedError
 
     def leaving(self, job_id: str) -> bool:
@@ -105,5 +105,5 @@ class TableLauncher:
         return await self._table.inspect(job_id, inquiry, seconds=seconds)
 
     async def meters(self) -> Mapping[MeterKey, float]:
-        """How many processes there are, and were."""
+        """The numbers of present and past processes."""
         return {key: value for key, value in self._table.meters().items() if value is not None}

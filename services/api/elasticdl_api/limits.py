@@ -1,4 +1,4 @@
-"""What the tokens of a namespace may ask for: the settings, or what ``namespaces.limits`` says instead."""
+"""Limits on the tokens of a namespace: the settings, or what ``namespaces.limits`` says instead."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class LimitReader:
         self._kept: dict[str, tuple[float, NamespaceLimits]] = {}
 
     async def rate_of(self, namespace: str) -> RequestRate:
-        """How often each token of a namespace may ask."""
+        """The rate at which each token of a namespace may ask."""
         own = (await self._limits(namespace)).requests_per_second
         if own is None:
             return RequestRate(self._settings.requests_per_s, self._settings.requests_at_once)
         return RequestRate(own, own * BURST_S)
 
     async def streams_of(self, namespace: str | None) -> int | None:
-        """How many streams a token may have open; None for no limit, which tokens of the cluster have."""
+        """The number of streams a token may have open; None for no limit, which tokens of the cluster have."""
         if namespace is None:
             return None
         limits = await self._limits(namespace)

@@ -72,7 +72,7 @@ def _complete(method: str, path: str, operation: dict[str, Any]) -> None:
 
 
 def _security(method: str, path: str) -> dict[str, list[str]]:
-    """Which scheme opens a route, and what a token needs there."""
+    """The scheme that opens a route, and what a token needs there."""
     if path.startswith("/internal/"):
         return {"master": []}
     return {"user": sorted({str(rule.scope) for rule in rules_of(method, path)})}

@@ -1,4 +1,4 @@
-"""What the routes work with: built once by ``main``, handed to the application."""
+"""The parts that routes work with: built once by ``main``, handed to the application."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class Services:
             await self._provider_http.aclose()
 
     async def stream_slot(self, user: Identity) -> Slot:
-        """What takes a slot for one more stream of a user's."""
+        """A dependency that takes a slot for one more stream of a user's."""
         most = await self.limits.streams_of(user.namespace)
         return lambda: self.stream_slots.taken(user.token_id, most)
 
     async def log_slot(self, user: Identity) -> Slot:
-        """What takes a slot for one more log that a user follows."""
+        """A dependency that takes a slot for one more log that a user follows."""
         most = await self.limits.streams_of(user.namespace)
         return lambda: self.log_slots.taken(user.token_id, most)
 

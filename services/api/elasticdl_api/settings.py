@@ -28,7 +28,7 @@ LEAST_PS = 8
 
 
 class ApiSettings(ProcessSettings):
-    """What the api needs to know. Without an admin token it does not start at all.
+    """Settings of the api. Without an admin token it does not start at all.
 
     Attributes:
         database_url: ``ELASTICDL_DATABASE_URL``, of Postgres.
@@ -205,7 +205,7 @@ class ApiSettings(ProcessSettings):
 
     @property
     def keeps_days(self) -> dict[str, float]:
-        """How long things are kept, by what they are; 0 is for ever."""
+        """The number of days that things are kept, by their kind; 0 is for ever."""
         names = ("jobs", "events", "logs", "bundles", "audit", "tokens")
         return {name: getattr(self, f"keep_{name}_days") for name in names}
 
@@ -228,11 +228,11 @@ class ApiSettings(ProcessSettings):
 
     @property
     def bundles_dir(self) -> Path:
-        """Where bundles lie, one zip each, named by digest."""
+        """The folder of bundles, one zip each, named by digest."""
         return self.data_dir / "bundles"
 
     def job_dir(self, job_id: str) -> Path:
-        """Where the files of a job lie."""
+        """The folder of a job's files."""
         return self.data_dir / "jobs" / job_id
 
     @property
@@ -305,7 +305,7 @@ def _check_proxies(places: list[str]) -> None:
 
 
 class DatabaseSettings(ProcessSettings):
-    """What the commands that only need the database are told.
+    """Settings of the commands that only need the database.
 
     Attributes:
         database_url: ``ELASTICDL_DATABASE_URL``, of Postgres.

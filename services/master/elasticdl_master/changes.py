@@ -1,4 +1,4 @@
-"""What changes a job's machine and queue, one change after the other, in a task that belongs to nobody who asks.
+"""Applies changes to a job's machine and queue, one after the other, in a task of its own.
 
 A change is more than one step: the store moves, then the machine hears of it, then what it decides is carried out.
 Whoever asks for one waits for its answer alone, and may go away at any moment (a call's deadline passes, a worker

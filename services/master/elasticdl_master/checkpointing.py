@@ -1,4 +1,4 @@
-"""What the machine wants of the parameter servers, carried out: polls, restores, pins, saves."""
+"""Carries out what the machine wants of the parameter servers: polls, restores, pins, saves."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ServerOperations:
                     _log.warning("the PS did not", wanted=type(instruction).__name__, error=error.message)
 
     def _again_later(self, instruction: do.Instruction, generation: int, error: ElasticDLError) -> None:
-        """What was refused is tried again, ever later, and keeps nothing else waiting."""
+        """Tries again what was refused, ever later, and keeps nothing else waiting."""
 
         def come_back() -> None:
             self._put_off.pop(instruction, None)
@@ -198,7 +198,7 @@ class ServerOperations:
             )
 
     def _load(self, status: ServerStatus) -> float:
-        """How many processors a PS kept busy since it was asked last."""
+        """The number of processors that a PS kept busy since it was asked last."""
         now = time.monotonic()
         at, used = self._used.get(status.generation, (now, status.cpu_s))
         self._used[status.generation] = (now, status.cpu_s)

@@ -295,7 +295,7 @@ class TaskDispatcher:
         await self._carry_out(do.RebuildQueue())
 
     async def _keep_group_leases(self) -> None:
-        """What the group holds it holds as long as it lives, whether its members can be heard or not."""
+        """Extends the group's leases for as long as it lives, whether its members can be heard or not."""
         tokens = [lease.token for lease in self.machine.workers.group_leases]
         if tokens and await self._queue(self.queue.extend(GROUP, tokens, self.machine.limits.lease_s)):
             await self._carry_out(do.RebuildQueue())
@@ -529,7 +529,7 @@ def _is_kept(instruction: do.Instruction) -> TypeGuard[Told]:
 
 
 def _told(lease: Lease, owner: str) -> dict[str, str]:
-    """What a recording shows of a lease."""
+    """The attributes of a lease in a trace."""
     return {"task": str(lease.task), "lease": work.number_of(str(lease.token)), "to": owner}
 
 

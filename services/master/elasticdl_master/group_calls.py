@@ -1,4 +1,4 @@
-"""What members of a group and their master say to one another, without the words of the wire."""
+"""Messages between members of a group and their master, without the words of the wire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndedTask:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What the first member says for the group; see ``GroupReport`` in master.proto."""
+    """The report of the first member for the group; see ``GroupReport`` in master.proto."""
 
     version: int
     steps: int
@@ -57,7 +57,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MemberCall:
-    """What a member says; see ``MeetRequest`` in master.proto."""
+    """The request of a member; see ``MeetRequest`` in master.proto."""
 
     owner: str
     endpoint: bytes
@@ -75,7 +75,7 @@ class MemberCall:
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """What a member is told; see ``MeetResponse`` in master.proto."""
+    """The answer to a member; see ``MeetResponse`` in master.proto."""
 
     revision: int
     generation: int

@@ -109,7 +109,7 @@ class GroupControl:
     # -- what it holds ---------------------------------------------------------------------------------------------
 
     async def tallies(self) -> list[Tallied]:
-        """How many records of each training task are in the model."""
+        """The numbers of each training task's records that are in the model."""
         self._desk.tally, self._desk.tally_wanted = None, True
         self._desk.refresh()
         await self._until(lambda: self._desk.tally is not None, _DEADLINE_S, "tell what is in the model")

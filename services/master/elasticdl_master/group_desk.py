@@ -1,4 +1,4 @@
-"""Where the members of a group meet their master: their reports, their orders, and the tasks that they get."""
+"""The service of a group's members: their reports, their orders, and the tasks that they get."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TASKS_PER_LEASE = 64
 
 
 class _Board:
-    """What some members are told, and who waits for that to change.
+    """The news for some members, and the requests that wait for them to change.
 
     Attributes:
         revision: another one each time that it has changed.
@@ -155,11 +155,11 @@ class GroupDesk:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _board(self, owner: str) -> _Board:
-        """Where a member's news are."""
+        """The board of a member's news."""
         return self._for_first if self._machine.group.orders.members[:1] == (owner,) else self._for_all
 
     def _endpoints_of(self, members: Sequence[str]) -> list[bytes]:
-        """Where members are reached; empty for those that a new master has not heard of yet."""
+        """The addresses of members; empty for those that a new master has not heard of yet."""
         return [self._endpoints.get(owner, b"") for owner in members]
 
     def _speaks_for_all(self, call: MemberCall) -> bool:
@@ -253,7 +253,7 @@ class GroupDesk:
 
     @property
     def _wanted(self) -> int:
-        """How many training tasks the group shall hold."""
+        """The number of training tasks that the group shall hold."""
         machine = self._machine
         if not machine.group.established or not machine.servers.ready or machine.lifecycle.ending:
             return 0

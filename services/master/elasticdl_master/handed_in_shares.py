@@ -24,7 +24,7 @@ class HandedInShares:
         self._base = base
 
     def folder(self, directory: Path) -> Path:
-        """Where members write their shares of the checkpoint that goes to ``directory``; they make it."""
+        """The folder of members' shares of the checkpoint that goes to ``directory``; they make it."""
         return self._base / directory.name
 
     def take(self, shares: Sequence[Share], directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the api gives a master with a job: all that is durable of it, typed and checked where it comes in."""
+"""The job that the api leases to a master: all that is durable of it, typed and checked where it comes in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticdl_core.task import TaskId
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is wanted of a job.
+    """The wanted state of a job.
 
     Attributes:
         desired: ``run``, ``suspend``, ``evict`` or ``cancel``.

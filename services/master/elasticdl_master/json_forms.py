@@ -24,7 +24,7 @@ class ReportedFile(TypedDict):
 
 
 class TaskResult(TypedDict, total=False):
-    """What a worker reports with a task; each type of task has some of it.
+    """The result of a task from a worker; each type of task has some of it.
 
     Attributes:
         files: of an export.

@@ -135,7 +135,7 @@ def require_room(manifest: Manifest, memory_mib: int) -> None:
 
 
 def _slots(manifest: Manifest) -> int:
-    """How many numbers of the optimizer's lie beside each parameter; too many rather than too few."""
+    """The number of values that the optimizer keeps beside each parameter; too many rather than too few."""
     model = manifest.get("model")
     try:
         described: Any = json.loads(model) if isinstance(model, str) else model

@@ -1,4 +1,4 @@
-"""What the master has to tell the api: kept in order, sent in batches, tried again for as long as the api is away."""
+"""Posts to the api: kept in order, sent in batches, tried again for as long as the api is away."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What a PS says of itself."""
+    """The status of a PS."""
 
     initialized: bool
     version: int
@@ -48,7 +48,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class SavedParts:
-    """What the PS wrote for a checkpoint.
+    """The parts that the PS wrote for a checkpoint.
 
     Attributes:
         version: the model version: that of the first PS.
@@ -96,7 +96,7 @@ class ServerControl:
         )
 
     async def tallies(self) -> list[Tallied]:
-        """How many records of each training task are in the parameters of each PS."""
+        """The numbers of each training task's records that are in the parameters of each PS."""
         answers = await self._all("Tally", ps_pb2.TallyRequest(), self._deadline_s)
         return [
             Tallied(

@@ -21,7 +21,7 @@ class DispatchedTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReply:
-    """What a worker gets for its request.
+    """The answer to a worker's request.
 
     Attributes:
         leases: what was leased to it.

@@ -58,7 +58,7 @@ class Processes:
         self._seen: set[ProcessId] = set()
 
     def address(self, role: Role, index: int) -> str:
-        """Where a process of the job serves."""
+        """The address of a process of the job."""
         return self._launcher.address(self._settings.job_id, role, index)
 
     def carry_out(self, instruction: do.Instruction) -> None:
@@ -120,7 +120,7 @@ class Processes:
             _log.warning("the launcher is away", error=error.message)
 
     async def state_of(self, process: ProcessId) -> ProcessState | None:
-        """Where a process stands; None if the launcher does not know it."""
+        """The state of a process; None if the launcher does not know it."""
         known = await self._launcher.list(self._settings.job_id)
         return next((one.state for one in known if one.id == process), None)
 

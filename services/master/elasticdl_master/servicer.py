@@ -291,7 +291,7 @@ class MasterServicer:
 
 
 def _told(request: pb.ReportRequest | pb.ReturnRequest, owner: str) -> dict[str, str | int | float]:
-    """What a recording shows of a task that comes back."""
+    """The attributes of a task that comes back, in a trace."""
     lease = work.number_of(request.token)
     return {"task": request.task_id, "lease": lease, "worker": owner, "version": request.model_version}
 
@@ -314,7 +314,7 @@ def _reading(reading: Reading) -> pb.Reading:
 
 
 def _member_call(request: pb.MeetRequest, owner: str) -> MemberCall:
-    """What a member says.
+    """The request of a member, from the wire.
 
     Raises:
         InvalidInputError: it names tasks, tokens or reasons that nobody knows, or its JSON is none.
@@ -393,6 +393,6 @@ def _account(request: pb.ReportRequest | pb.ReturnRequest | pb.TaskEnd, records:
 
 
 def _step_parts(told: pb.StepParts) -> dict[str, float]:
-    """Where the time of a worker's minibatches goes; what is no time is left out."""
+    """The parts of a worker's time for a minibatch; what is no time is left out."""
     parts = {name: float(getattr(told, name)) for name in STEP_PARTS}
     return {name: seconds if 0 <= seconds < math.inf else 0.0 for name, seconds in parts.items()}

@@ -1,4 +1,4 @@
-"""How a master begins: it leases the job, fetches the code, and finds out what is there already."""
+"""Start of a master: it leases the job, fetches the code, and finds out what is there already."""
 
 from __future__ import annotations
 

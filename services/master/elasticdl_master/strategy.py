@@ -128,7 +128,7 @@ class StrategyChooser:
 
 
 def _refused_at_sight(spec: JobSpec, code: FoundCode) -> ModelSight | None:
-    """What speaks against a group before anything is run."""
+    """The reason against a group that is known before anything is run."""
     try:
         resolve_framework(code.zoo, StrategyChoice.of_group(spec, "").applied_to(spec))
     except ElasticDLError as error:

@@ -1,4 +1,4 @@
-"""What the api is to be told and has not been: kept in the queue's store until it was, for the next master to tell.
+"""Posts that the api has not taken yet: kept in the queue's store until then, for the next master to send.
 
 A takeover record says what was decided, and what was decided may wait here for as long as the api is away. Telling
 again changes nothing: evaluations have numbers, artifacts names, lives stages, losses versions and rows

@@ -160,7 +160,7 @@ def round_from_message(message: ps_pb2.RoundMembers) -> Round:
 
 
 def table_status(table: EmbeddingTable) -> ps_pb2.TableStatus:
-    """What a table holds, and how many rows came and went."""
+    """The content of a table, and the numbers of rows that came and went."""
     status = ps_pb2.TableStatus(name=table.spec.name, rows=table.rows, bytes=table.nbytes)
     if table.lives is not None:
         status.admitted, status.evicted = table.lives.admitted, table.lives.evicted

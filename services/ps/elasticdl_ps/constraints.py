@@ -55,7 +55,7 @@ def check_constraint(spec: DenseSpec, start: int, stop: int) -> None:
 
 
 def make_constraint(spec: DenseSpec) -> Constrain | None:
-    """What is done to the values of a slice after each update; None if nothing is. The slice was checked."""
+    """The constraint on the values of a slice after each update; None if there is none. The slice was checked."""
     found = spec.constraint
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What a pull asks for, and its answer read from the partition."""
+"""The request of a pull, and its answer read from the partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push says, and its checks: from named gradients in buffers to changes that the partition can make.
+"""The content of a push, and its checks: from named gradients in buffers to changes that the partition can make.
 
 What becomes of the changes is said in ``updates`` (sender, age, repeats) and, in synchronous mode, in ``rounds``.
 """
@@ -27,7 +27,7 @@ _ROW_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class DenseGradient:
-    """Where a push has the gradient of a dense parameter, or what is added to state.
+    """The position in a push of the gradient of a dense parameter, or of what is added to state.
 
     Attributes:
         name: of the parameter.
@@ -48,7 +48,7 @@ class DenseGradient:
 
 @dataclass(frozen=True, slots=True)
 class RowGradients:
-    """Where a push has the gradients of a table.
+    """The position in a push of the gradients of a table.
 
     Attributes:
         table: its name.
@@ -114,7 +114,7 @@ def check_learning_rates(rates: Sequence[float]) -> None:
 
 
 def read_changes(partition: Partition, push: PushRequest) -> Changes:
-    """What a push changes, checked.
+    """The changes of a push, checked.
 
     Args:
         partition: what the changes are for; it has a model.
@@ -250,7 +250,7 @@ def _part_of(partition: Partition, gradient: DenseGradient, what: str) -> DenseP
 
 
 def _checked_keep(keep: float | None, spec: DenseSpec) -> float:
-    """How much of the old value a change of state keeps.
+    """The fraction of the old value that a change of state keeps.
 
     Raises:
         InvalidInputError: it does not say, or the state's dtype cannot be changed so.

@@ -50,7 +50,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class PushOutcome:
-    """What became of a push or a commit.
+    """Outcomes of a push or a commit.
 
     Attributes:
         accepted: whether it counts.
@@ -129,7 +129,7 @@ class Rounds:
 
     @property
     def missing(self) -> int:
-        """How many gradients the present round still takes."""
+        """The number of gradients that the present round still takes."""
         return self._partition.mode.grads_to_wait - len(self._present)
 
     @property

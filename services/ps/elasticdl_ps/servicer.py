@@ -85,7 +85,7 @@ class ParameterServer:
         self._threads.close()
 
     async def Status(self, request: ps_pb2.StatusRequest, caller: Claims) -> ps_pb2.StatusResponse:
-        """What the PS is and holds."""
+        """The status of the PS and of its partition."""
         _require_member(caller)
         partition = self._partition
         tables = list(partition.tables.values())
@@ -240,7 +240,7 @@ class ParameterServer:
         return ps_pb2.SaveResponse(version=version, files=[saved], model=_saved_model(header))
 
     async def Tally(self, request: ps_pb2.TallyRequest, caller: Claims) -> ps_pb2.TallyResponse:
-        """How many records of each training task are in this partition."""
+        """The numbers of each training task's records that are in this partition."""
         caller.require(Role.MASTER)
         tally = await self._threads.write(self._partition.tally.copy)
         return ps_pb2.TallyResponse(complete=tally.complete, counts=tally.numbers().ravel().tolist())

@@ -29,7 +29,7 @@ AnswerFrame = Frame | bytes
 
 @dataclass(frozen=True, slots=True)
 class HeldRounds:
-    """How rounds are held.
+    """The way in which rounds are held.
 
     Attributes:
         version: stays meanwhile.

@@ -1,4 +1,4 @@
-"""What becomes of a push: checked for its sender and its age, it is applied, kept for a round, or refused."""
+"""Handling of a push: checked for its sender and its age, it is applied, kept for a round, or refused."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Updates:
 
 
 def _told(push: PushRequest) -> dict[str, str | int | float]:
-    """What a recording shows of a push."""
+    """The attributes of a push in a trace."""
     told: dict[str, str | int | float] = {"worker": push.worker, "records": push.records, "based on": push.version}
     return told if push.task is None else {**told, "task": f"{push.task[0]}.{push.task[1]}"}
 

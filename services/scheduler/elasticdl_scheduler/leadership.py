@@ -1,4 +1,4 @@
-"""Who may decide: a lease on one row of Postgres, by Postgres' clock, with an epoch that fences off the past."""
+"""Leadership of schedulers: a lease on one row of Postgres, by its clock, with an epoch that fences off the past."""
 
 from __future__ import annotations
 

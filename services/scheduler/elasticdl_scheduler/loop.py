@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of the decision log is kept.
+    """The part of the decision log that is kept.
 
     Attributes:
         keep_days: age at which a decision is removed.

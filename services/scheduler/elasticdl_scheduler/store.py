@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Present:
-    """What is in force now.
+    """The plan that is in force now.
 
     Attributes:
         snapshot: the policy's input.
@@ -52,7 +52,7 @@ class Present:
 
 @dataclass(frozen=True)
 class Pass:
-    """How one pass went.
+    """The result of one pass.
 
     Attributes:
         snapshot: what was decided on.
@@ -346,5 +346,5 @@ def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:
 
 
 def _signature(allocation: Allocation) -> str:
-    """What must change for a reason to be written again; numbers inside its text alone are not worth a write."""
+    """Facts that must change for a reason to be written again; numbers in its text alone are not worth a write."""
     return f"{allocation.workers} {allocation.reason.code} {' '.join(allocation.reason.blockers)}"

@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras read from the environment while they are imported."""
+"""Environment variables that TensorFlow and Keras read while they are imported."""
 
 from __future__ import annotations
 

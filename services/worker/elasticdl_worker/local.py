@@ -145,7 +145,7 @@ _Updates = Callable[[int], Iterator[Callable[[], None]]]
 
 @dataclass(frozen=True)
 class _Course:
-    """How a local run trains.
+    """The course of a local run's training.
 
     Attributes:
         reader: of the training data.
@@ -241,7 +241,7 @@ class _LocalRun:
         )
 
     def _course(self) -> _Course:
-        """What trains: by whole minibatches, or in the parts that a group would cut them into."""
+        """The way to train: by whole minibatches, or in the parts that a group would cut them into."""
         spec = self._spec
         if spec.by_group and not spec.fuses and spec.microbatches_per_step > 1:
             group = LocalGroup(self._framework, spec, self._module)
@@ -375,7 +375,7 @@ class _LocalRun:
 
     @property
     def _records_per_update(self) -> int:
-        """Those of a synchronous round of parameter servers are one minibatch here."""
+        """The records of an update: those of a synchronous round of parameter servers are one minibatch here."""
         return records_per_update(replace(self._spec, get_model_steps=1))
 
     def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:

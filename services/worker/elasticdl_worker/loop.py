@@ -1,4 +1,4 @@
-"""What a worker does once it is set up: lease, train, account, report, until no tasks are left or it must leave.
+"""The loop of a worker once it is set up: lease, train, account, report, until no tasks are left or it must leave.
 
 Every record of a task is processed exactly once between lease and report: a task is reported when the last push of it
 was accepted; what a draining worker did not process goes back to the queue.

@@ -1,4 +1,4 @@
-"""Who may do what: the scopes of tokens, and what a token looks like.
+"""Rights: the scopes of tokens, and the form of a token.
 
 A token is ``edl_``, 32 random letters and digits (190 bits), and 6 that are a checksum of the rest: programs that
 look for leaked secrets know it when they see it, and one that was cut off or mistyped is told from one that nobody
@@ -29,7 +29,7 @@ _CHECKSUM = 6
 
 
 class TokenScope(StrEnum):
-    """What a token's holder may do in its namespace; each may do what those before it may."""
+    """Scopes of a token in its namespace; each may do what those before it may."""
 
     READ = "read"
     SUBMIT = "submit"
@@ -43,7 +43,7 @@ class TokenScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProviderGrant:
-    """What those may do here whom an identity provider counts to a group.
+    """The rights of those whom an identity provider counts to a group.
 
     Attributes:
         namespace: the only one that they see; None for all.

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: exponential back-off with jitter, the one rule for every retry."""
+"""The wait before the next try: exponential back-off with jitter, the one rule for every retry."""
 
 from __future__ import annotations
 

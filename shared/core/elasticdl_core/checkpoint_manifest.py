@@ -1,4 +1,4 @@
-"""What a checkpoint consists of, as JSON data: ``manifest.json`` beside its files, and the entry in the api."""
+"""The content of a checkpoint, as JSON data: ``manifest.json`` beside its files, and the entry in the api."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def check_same_layers(saved: Mapping[str, str], present: Mapping[str, str]) -> N
 
 
 def newness(manifest: Mapping[str, Any]) -> tuple[float, int]:
-    """What the newest of several checkpoints has most of: it is the one that was saved last.
+    """The sort key of checkpoints: the newest is the one that was saved last.
 
     It is not the one of the highest version: a job that could not read that one went back to an older one, and
     what it has saved since is what it stands by.

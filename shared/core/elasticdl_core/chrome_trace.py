@@ -124,7 +124,7 @@ def _flows(events: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
 
 
 def _details(given: object) -> dict[str, str | int | float]:
-    """What is told beside a span: a few texts and numbers."""
+    """The details beside a span: a few texts and numbers."""
     told: dict[str, str | int | float] = {}
     for name, value in list(given.items())[:_MOST_DETAILS] if isinstance(given, dict) else ():
         if isinstance(value, str):

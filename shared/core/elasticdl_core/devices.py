@@ -79,7 +79,7 @@ def share_words(share: int) -> str:
 
 
 class DevicePool:
-    """What is left of each device of one machine.
+    """The rest of each device of one machine.
 
     A share goes where least is left that still holds it, so that whole devices stay whole.
 
@@ -97,7 +97,7 @@ class DevicePool:
         return DevicePool(self.free)
 
     def room(self, share: int) -> int:
-        """How many workers of that share fit."""
+        """The number of workers of that share that fit."""
         if share >= WHOLE:
             return sum(free >= WHOLE for free in self.free) // (share // WHOLE)
         return sum(max(free, 0) // share for free in self.free)
@@ -108,7 +108,7 @@ class DevicePool:
         return all(number < len(self.free) and self.free[number] >= amount for number in place)
 
     def find(self, share: int, avoid: Sequence[int] = ()) -> Place | None:
-        """Where one worker of that share fits best; None if nowhere.
+        """Finds the best place for one worker of that share; None if there is none.
 
         Args:
             share: hundredths.

@@ -1,4 +1,4 @@
-"""What of an epoch's records is done, in work, to do and passed over: a row of the ledger and of the audit."""
+"""An epoch's records that are done, in work, to do and passed over: a row of the ledger and of the audit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def epoch_records(number: int, planned: int, *, done: int, leased: int, skipped:
 
 
 def sums_of(rows: Sequence[EpochRecords]) -> LedgerSums:
-    """What the rows come to."""
+    """The sums of the rows."""
     return {
         "planned": sum(row["planned"] for row in rows),
         "committed": sum(row["committed"] for row in rows),

@@ -41,7 +41,7 @@ class ElasticDLError(Exception):
 
 
 class InvalidInputError(ElasticDLError):
-    """What the user gave cannot work."""
+    """The user's input cannot work."""
 
     code = "invalid_input"
 

@@ -1,4 +1,4 @@
-"""What JSON cannot write: NaN and the infinities travel as the strings ``NaN``, ``Infinity``, ``-Infinity``.
+"""Numbers that JSON cannot write: NaN and the infinities travel as the strings ``NaN``, ``Infinity``, ``-Infinity``.
 
 Text that cannot be sent is escaped (``elasticdl_core.well_formed``), and not read back.
 

@@ -120,7 +120,7 @@ def read_meters(answer: bytes) -> dict[MeterKey, float] | None:
 
 
 def known_meters(told: list[object]) -> dict[MeterKey, float]:
-    """What of a list of names, labels' values and numbers is in the table, and a number."""
+    """The meters among a list of names, labels' values and numbers that are in the table and a number."""
     found: dict[MeterKey, float] = {}
     for one in told:
         if not (isinstance(one, list | tuple) and len(one) == 3):

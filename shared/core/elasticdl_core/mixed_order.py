@@ -57,7 +57,7 @@ class TablePermutation:
         self._tables = [[int(draw() * values) for _ in range(numbers)] for numbers, values in sides]
 
     def __call__(self, numbers: Iterable[int]) -> list[int]:
-        """Where each of some numbers of ``range(size)`` goes."""
+        """The images of some numbers of ``range(size)``."""
         if self._whole:
             return list(map(self._whole.__getitem__, numbers))
         size, rows, columns = self._size, self._rows, self._columns
@@ -93,7 +93,7 @@ def _shifts(blocks: int, key: str, block: int, first: int, last: int) -> list[in
 
 @dataclass(frozen=True, slots=True)
 class MixedReading:
-    """How the positions of a task, or of a part of one, are read where single records are mixed.
+    """The reading of a task's positions, or of a part of one, where single records are mixed.
 
     Records are named by their number among all that were mixed, one source after the other.
 
@@ -206,7 +206,7 @@ class MixedOrder:
         readers: int,
         pool_blocks: int = 0,
     ) -> MixedReading:
-        """How to read some positions.
+        """The reading of some positions.
 
         Args:
             key: tells the orders of a seed apart.

@@ -1,4 +1,4 @@
-"""What the parameter servers must know of a model: dense parameters, embedding tables, optimizer."""
+"""The parameter servers' description of a model: dense parameters, embedding tables, optimizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_ID = -(1 << 63)
 
 
 class DenseKind(enum.StrEnum):
-    """How pushes change a dense parameter."""
+    """Kinds of changes that pushes make to a dense parameter."""
 
     TRAINABLE = "trainable"
     """Pushes carry gradients; the optimizer applies them."""
@@ -21,7 +21,7 @@ class DenseKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """What a trained parameter is brought back to after each update, in Keras' words.
+    """The constraint on a trained parameter after each update, in Keras' words.
 
     Attributes:
         kind: non_neg, max_norm, unit_norm or min_max_norm.
@@ -73,7 +73,7 @@ class DenseSpec:
 
 @dataclass(frozen=True, slots=True)
 class InitializerSpec:
-    """How rows of an embedding table begin.
+    """The first values of an embedding table's rows.
 
     Attributes:
         kind: uniform, normal, truncated_normal, zeros, ones, constant, glorot_uniform, glorot_normal, he_uniform
@@ -151,7 +151,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """Which ids have rows in the embedding tables. An id without one reads as its first value.
+    """The policy on ids' rows in the embedding tables. An id without one reads as its first value.
 
     A sighting is an update that has a gradient for the id. With any policy only updates make rows, never reads.
 

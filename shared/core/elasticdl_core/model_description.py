@@ -1,4 +1,4 @@
-"""What a worker tells its master about the model, as JSON data."""
+"""A worker's description of the model for its master, as JSON data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OptimizerEntry(TypedDict):
 
 
 class CallbackSettings(TypedDict):
-    """What the module's callbacks ask for; ``max_steps`` is 0 for no limit."""
+    """Settings that the module's callbacks ask for; ``max_steps`` is 0 for no limit."""
 
     max_steps: int
     early_stopping: EarlyStoppingRule | None

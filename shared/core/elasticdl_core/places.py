@@ -1,4 +1,4 @@
-"""Where a job may read and write: which paths and URLs it may name, decided on their text.
+"""Paths and URLs that a job may read and write, decided on their text.
 
 ``Reach`` is what one job may touch. What is said here of a path's text is said again of the file that it leads to
 when it is opened (``elasticdl_runtime.places``): a link can be made after the check.
@@ -35,7 +35,7 @@ _ABSOLUTE = "give an absolute path that every process of the job can reach"
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a job may touch.
+    """The paths that a job may touch.
 
     Attributes:
         read: folders and URL prefixes that it may read.
@@ -143,7 +143,7 @@ def check_places(spec: JobSpec, reach: Reach | None) -> None:
 
 
 def malformed(place: str) -> str:
-    """What is wrong with the text of an absolute path; empty if nothing is."""
+    """The fault of an absolute path's text; empty if there is none."""
     if any(ord(character) < 32 or ord(character) == 127 for character in place):
         return "holds a control character"
     if place.startswith("~"):
@@ -163,7 +163,7 @@ def refusal(place: str) -> str:
 
 
 def remedy(roots: Sequence[str]) -> str:
-    """What to do about a refusal."""
+    """The remedy for a refusal."""
     listed = ", ".join(roots)
     return f"use one of {listed}" if listed else "ask an administrator for a data root of your namespace"
 

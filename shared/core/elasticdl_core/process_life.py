@@ -32,7 +32,7 @@ OVER_LIMITS = {
 
 
 class LifeStage(enum.StrEnum):
-    """What is told of a process, in this order; each at most once counts, the first word of it."""
+    """Stages of a process' life, in this order; each at most once counts, the first word of it."""
 
     LAUNCHED = "launched"
     READY = "ready"
@@ -76,7 +76,7 @@ def cause_of_exit(status: ProcessStatus) -> EndCause:
 
 
 def describe_exit(status: ProcessStatus) -> str:
-    """How a process ended, in words."""
+    """Describes the end of a process, in words."""
     code = status.exit_code
     if status.reason == "oom_killed":
         return "was killed because it ran out of memory"
@@ -100,7 +100,7 @@ def cause_unseen(status: ProcessStatus) -> EndCause:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLife:
-    """What is known of the life of a process.
+    """The known life of a process.
 
     Attributes:
         launched_at: when it was launched, or first heard of.

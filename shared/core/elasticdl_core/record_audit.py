@@ -29,7 +29,7 @@ _MAIN = {
 
 @dataclass
 class WorkerShare:
-    """What one incarnation of a worker wrote that it processed.
+    """The records that one incarnation of a worker wrote that it processed.
 
     Attributes:
         owner: its name, e.g. ``worker-3.1``.
@@ -58,7 +58,7 @@ class WorkerShare:
 
 @dataclass(frozen=True)
 class AuditedJob:
-    """What is durable of a job.
+    """The durable records of a job's progress.
 
     Attributes:
         type: training, evaluation or prediction.
@@ -115,7 +115,7 @@ class RecordTraces:
         self._records[task.epoch] = self._records.get(task.epoch, 0) + end - start
 
     def at(self, place: _Place) -> Ranges:
-        """What was processed of a task."""
+        """The records of a task that were processed."""
         return merged(self._ranges.get(place, []))
 
     def repeated(self) -> int:
@@ -169,7 +169,7 @@ def _leased(number: int, told: Mapping[str, Any]) -> int:
 
 
 def _done(job: AuditedJob, type_: TaskType) -> tuple[dict[_Place, Ranges], dict[int, int]]:
-    """What is marked as done, by epoch and task, and what of it was passed over, by epoch."""
+    """The tasks marked as done, by epoch and task, and what of them was passed over, by epoch."""
     ranges: dict[_Place, Ranges] = {}
     skipped: dict[int, int] = {}
     # The longest first: what is marked as done as a whole, and in part before, counts with the whole's account.
@@ -219,7 +219,7 @@ def _ended_by_its_rules(audit: object, rows: list[EpochRecords]) -> bool:
 
 
 def _notes(job: AuditedJob, total: LedgerSums, traces: RecordTraces) -> list[str]:
-    """What is worth to know and breaks no promise."""
+    """Notes that are worth knowing and break no promise."""
     notes = []
     if job.plan is None:
         notes.append("the job has no plan yet: its data is not listed")

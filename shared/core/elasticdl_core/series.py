@@ -48,7 +48,7 @@ TIERS = (
 
 @dataclass(frozen=True)
 class SeriesRow:
-    """What is known of all numbers in one span.
+    """Statistics of all numbers in one span.
 
     Attributes:
         tier: index in ``TIERS``.
@@ -168,7 +168,7 @@ class SeriesSegment:
 def segments(
     bounds: Mapping[int, tuple[int, int]], since: float, until: float, points: int
 ) -> tuple[SeriesSegment, ...]:
-    """Which rows tell most of a stretch of time, without telling anything twice.
+    """The rows that tell most of a stretch of time, without telling anything twice.
 
     The coarsest tier that still gives so many points is read; what is older than its rows comes from coarser ones,
     and what its last row does not have yet from finer ones.

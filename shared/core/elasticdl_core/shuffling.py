@@ -97,7 +97,7 @@ class Permutation:
         self._keys = [int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(_FEISTEL_ROUNDS)]
 
     def __call__(self, number: int) -> int:
-        """Where a number of ``range(size)`` goes."""
+        """The image of a number of ``range(size)``."""
         rows, columns = self._rows, self._columns
         while True:
             left, right = divmod(number, columns)
@@ -136,7 +136,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class BlockReading:
-    """How the positions of a task, or of a part of one, are read where blocks of records stay together.
+    """The reading of a task's positions, or of a part of one, where blocks of records stay together.
 
     Attributes:
         first: the position of the first record of ``ranges``; a window begins there.
@@ -154,7 +154,7 @@ class BlockReading:
         return self.ranges
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """What to read for the positions ``[start, end)``, window by window."""
+        """The reads for the positions ``[start, end)``, window by window."""
         for at, held, ranges in self._cut(start, end):
             wanted = _shuffled(held, f"{self.key}:{at}")[max(start - at, 0) : end - at]
             yield Window(ranges, tuple(wanted))
@@ -288,7 +288,7 @@ class RecordOrder:
                 self._mixed.append(source)
 
     def reading(self, epoch: int, index: int, start: int, end: int, readers: int = 1) -> Reading:
-        """How to read the positions ``[start, end)`` of a part.
+        """The reading of the positions ``[start, end)`` of a part.
 
         Args:
             epoch: each has an order of its own.

@@ -36,7 +36,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Skips:
-    """What was passed over, by reason; reasons without records are left out."""
+    """Counts of passed over records, by reason; reasons without records are left out."""
 
     reasons: Mapping[SkipReason, Skip] = field(default_factory=dict)
 
@@ -47,11 +47,11 @@ class Skips:
 
     @property
     def records(self) -> int:
-        """How many records, for any reason."""
+        """The number of records, for any reason."""
         return sum(skip.records for skip in self.reasons.values())
 
     def count(self, reason: SkipReason) -> int:
-        """How many records, for one reason."""
+        """The number of records, for one reason."""
         skip = self.reasons.get(reason)
         return skip.records if skip is not None else 0
 
@@ -66,7 +66,7 @@ class Skips:
         return Skips(merged)
 
     def rows_of(self, records: int) -> int:
-        """How many of so many records ``feed`` gave something for: those that it did not leave out and could read."""
+        """The number of so many records that ``feed`` gave something for: neither left out nor unreadable."""
         return records - self.count(SkipReason.CORRUPT) - self.count(SkipReason.FEED)
 
     def in_records(self, records: int, fed: int | None = None) -> Skips:
@@ -122,7 +122,7 @@ def rests_left_out(of: str, damaged: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def words(skips: Skips) -> str:
-    """What was passed over, for people."""
+    """The counts in words for people."""
     return "; ".join(
         f"{skip.records:,} record{'' if skip.records == 1 else 's'} passed over ({reason}), such as {skip.example}"
         for reason, skip in sorted(skips.reasons.items())
@@ -130,7 +130,7 @@ def words(skips: Skips) -> str:
 
 
 def doublings(before: Skips, after: Skips) -> list[str]:
-    """What there is to tell when ``before`` became ``after``: each reason the first time, then at each doubling."""
+    """The news when ``before`` became ``after``: each reason the first time, then at each doubling."""
     return [
         words(Skips({reason: skip}))
         for reason, skip in sorted(after.reasons.items())

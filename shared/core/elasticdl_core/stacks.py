@@ -71,7 +71,7 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class ProcessStacks:
-    """What a process does.
+    """Stacks of a process.
 
     Attributes:
         state: what the system says: running, sleeping, stopped, ...
@@ -87,7 +87,7 @@ class ProcessStacks:
 
 
 def read_stacks(found: InspectedProcess) -> ProcessStacks:
-    """What a process does, out of what it answered; whatever it wrote, this ends, and raises nothing."""
+    """Reads the stacks in a process' answer; whatever it wrote, this ends, and raises nothing."""
     answer = _parsed(found.answer)
     if answer is not None:
         threads = _answered_threads(answer)
@@ -183,7 +183,7 @@ def _rank(thread: ThreadStack) -> tuple[int, str]:
 
 
 def waits_of(frames: Sequence[StackFrame], *, task: bool = False) -> str:
-    """What a thread waits for, or does, by its frames, the innermost first.
+    """The wait, or work, of a thread, by its frames, the innermost first.
 
     Args:
         frames: its calls.
@@ -210,7 +210,7 @@ def waits_of(frames: Sequence[StackFrame], *, task: bool = False) -> str:
 
 
 def _waits_of_process(threads: Sequence[ThreadStack], answer: dict[str, Any], role: Role) -> str:
-    """What the process as a whole waits for: what its training thread does, or else its loop."""
+    """The wait of the process as a whole: what its training thread does, or else its loop."""
     training = next((one for one in threads if one.name == "training"), None)
     spans = [(_text(one.get("name")), one.get("kind")) for one in _mappings(answer.get("spans"))]
     calls = sorted({name for name, kind in spans if kind == "rpc"})

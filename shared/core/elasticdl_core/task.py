@@ -13,7 +13,7 @@ from elasticdl_core.shuffling import Reading
 
 
 class TaskType(enum.StrEnum):
-    """What a task is for."""
+    """Types of tasks."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -150,7 +150,7 @@ class LeaseToken:
 
 
 def lease_order(token: str) -> tuple[int, int]:
-    """What the leases of a group are ordered by: none, an empty text, comes first."""
+    """The sort key of a group's leases: none, an empty text, comes first."""
     if not token:
         return (0, 0)
     parsed = LeaseToken.parse(token)

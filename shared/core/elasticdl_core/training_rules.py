@@ -20,7 +20,7 @@ SAVED_MODEL = "saved_model"
 
 @dataclass(frozen=True)
 class DeclaredRules:
-    """What the callbacks of a module ask for.
+    """Rules that the callbacks of a module ask for.
 
     Attributes:
         max_steps: updates after which training ends; 0 for no limit.
@@ -154,7 +154,7 @@ def success_reason(stopped: str, records_done: int, records_total: int, skipped:
 
 
 def _passed_over(skipped: Sequence[Mapping[str, Any]]) -> str:
-    """How many records were passed over, as far as that is known."""
+    """The number of records that were passed over, as far as that is known."""
     main = [entry["records"] for entry in skipped if entry.get("of") == "main"]
     if not main:
         return "records of the validation data were passed over"

@@ -28,7 +28,7 @@ _FIX = "use another copy of the backup"
 
 @dataclass(slots=True)
 class BackupManifest:
-    """What a backup says of itself.
+    """The manifest of a backup.
 
     Attributes:
         revision: of the database's schema.

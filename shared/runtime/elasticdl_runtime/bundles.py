@@ -204,7 +204,7 @@ def unpacked_zoo(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def _below(root: Path, data: Iterable[str]) -> re.Pattern[str] | None:
-    """What data within a zoo look like; never the zoo itself, whose modules may be beside the records."""
+    """The path of data within a zoo; never the zoo itself, whose modules may be beside the records."""
     base = root.absolute()
     parts = [part.strip() for origin in data for part in origin.split(",") if part.strip() and "://" not in part]
     paths = [Path(os.path.normpath(expand_home(part).absolute())) for part in parts]

@@ -95,7 +95,7 @@ class TableSection:
 
 @dataclass(frozen=True, slots=True)
 class PartHeader:
-    """What one file holds.
+    """The header of one file.
 
     Attributes:
         index: the PS that wrote it.
@@ -444,13 +444,13 @@ def table_specs_of(headers: Sequence[PartHeader]) -> list[TableSpec]:
 
 
 def dense_steps_of(headers: Sequence[PartHeader]) -> dict[str, int]:
-    """How many updates the slots of each trained parameter are of: the version, where a file does not say."""
+    """The number of updates of each trained parameter's slots: the version, where a file does not say."""
     sections = [(header, section) for header in headers for section in header.dense]
     return _steps_of((header, s) for header, s in sections if s.spec.kind is DenseKind.TRAINABLE)
 
 
 def table_steps_of(headers: Sequence[PartHeader]) -> dict[str, int]:
-    """How many updates each table had: the version, where a file does not say."""
+    """The number of updates of each table: the version, where a file does not say."""
     return _steps_of((header, section) for header in headers for section in header.tables)
 
 

@@ -112,7 +112,7 @@ def open_turn(variables: Mapping[str, str] = os.environ) -> DeviceTurn | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """What a process was given of devices.
+    """The devices granted to a process.
 
     Attributes:
         names: of the devices, such as ``gpu0`` or ``gpu0,gpu1``; empty if it was given none.
@@ -128,7 +128,7 @@ class DeviceGrant:
 
 
 def told_grant(variables: Mapping[str, str] = os.environ) -> DeviceGrant:
-    """What this process was told that it was given."""
+    """The grant that this process was told."""
     names, share = variables.get(NAME_VARIABLE, ""), variables.get(SHARE_VARIABLE, "")
     memory = variables.get(MEMORY_VARIABLE, "")
     return DeviceGrant(

@@ -1,4 +1,4 @@
-"""What lies on disk below a folder, in bytes that it takes there."""
+"""Disk use below a folder, in bytes that it takes there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HIDDEN = (errno.ENAMETOOLONG, errno.EACCES)
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What was found.
+    """The measured use.
 
     Attributes:
         bytes: of all files together, each once, however many names it has.

@@ -1,4 +1,4 @@
-"""How rows of embedding tables begin: from a specification in Keras' words to numbers that follow from id and column.
+"""First values of embedding tables' rows: from a specification in Keras' words to numbers by id and column.
 
 The parameter servers' kernels, local runs and exported models make the same rows by it. Numbers come from a counter,
 not from a state: the SplitMix64 finaliser of (seed, id, column, attempt).
@@ -48,7 +48,7 @@ INITIALIZER_NAMES = tuple(_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """What ``initial_values`` takes, and kernels of the same meaning.
+    """Computes ``initial_values``, and offers kernels of the same meaning.
 
     Attributes:
         kind: UNIFORM, NORMAL, TRUNCATED_NORMAL or CONSTANT.
@@ -178,7 +178,7 @@ def whole_matrix(
 
 
 def stream_of(seed: int) -> NDArray[np.uint64]:
-    """What is added to ids before they are hashed, uint64 ``[1]``."""
+    """The number added to ids before they are hashed, uint64 ``[1]``."""
     return _hash(np.array([seed]).astype(np.uint64) + np.uint64(GOLDEN))
 
 

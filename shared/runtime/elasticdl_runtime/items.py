@@ -99,7 +99,7 @@ class Items:
         return pause_s
 
     def __len__(self) -> int:
-        """How many items are put off, or were and have not gone well since."""
+        """The number of items that are put off, or were and have not gone well since."""
         return len(self._put_off)
 
     def _show(self, *, failed: bool = False) -> None:

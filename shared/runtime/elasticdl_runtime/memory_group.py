@@ -32,7 +32,7 @@ class MemoryRoom:
         return f"{self.limit / (1 << 30):.1f} GiB, {whose}, for {slots} slots"
 
     def fix(self, slots: int) -> str:
-        """What to do where so many slots are too many; empty where they are not."""
+        """The remedy where so many slots are too many; empty where they are not."""
         if self.limit >= (slots + 1) * SLOT_BYTES:
             return ""
         fitting = max(1, self.limit // SLOT_BYTES - 1)
@@ -65,7 +65,7 @@ class MemoryGroups:
         return min([int(psutil.virtual_memory().available), *left])
 
     def oom_kills(self) -> int:
-        """How many processes the kernel has killed for memory in this process' group, and in those below it.
+        """The number of processes that the kernel has killed for memory in this process' group and those below it.
 
         Where there are no control groups, those of the whole machine; 0 where nobody counts them.
         """
@@ -107,7 +107,7 @@ class MemoryGroups:
             folder = folder.parent
 
     def _found(self) -> tuple[Path, str]:
-        """Where the hierarchy that counts memory is mounted, and the path of this process' group in it."""
+        """The mount of the hierarchy that counts memory, and the path of this process' group in it."""
         try:
             lines = (self._proc / "self" / "cgroup").read_text().splitlines()
         except OSError:

@@ -1,4 +1,4 @@
-"""Which parameter server holds what: rows by a hash of the id, dense parameters in size-balanced slices."""
+"""Placement on parameter servers: rows by a hash of the id, dense parameters in size-balanced slices."""
 
 from __future__ import annotations
 

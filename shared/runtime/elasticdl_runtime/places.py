@@ -80,7 +80,7 @@ def open_within(path: str | os.PathLike[str], reach: Reach | None, *, folders: b
 
 
 def real_path(descriptor: int, path: str | os.PathLike[str]) -> Path:
-    """Where an open file really is; without ``/proc``, where its path leads, if that is still the same file."""
+    """The real path of an open file; without ``/proc`` that to which its path leads, if it is still the same file."""
     try:
         return Path(os.readlink(_DESCRIPTORS / str(descriptor)))  # noqa: PTH115 - not a path of ours to resolve
     except OSError:

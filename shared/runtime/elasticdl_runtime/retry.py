@@ -49,7 +49,7 @@ class Attempts:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """The seconds that it has been going on."""
         return self._clock() - self._started
 
     def reset(self) -> None:

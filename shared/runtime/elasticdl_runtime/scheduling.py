@@ -68,7 +68,7 @@ def remaining_records(status: Any) -> float | None:
 
 
 def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
-    """How many workers of a job can compute: the parts of an update of a group; 0 for any number.
+    """The number of workers of a job that can compute: parts of a group update; 0 for any number.
 
     Args:
         microbatches: of its specification, which has them where the job names ``AllReduceStrategy``.
@@ -80,7 +80,7 @@ def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
 
 
 def worker_resources(request: str | None) -> Resources:
-    """What one worker takes, by its job's ``worker_resource_request``; one slot alone where that says nothing."""
+    """The resources of one worker, by its job's ``worker_resource_request``; one slot where that says nothing."""
     try:
         share = parse_request(request or "")
     except InvalidInputError:

@@ -30,7 +30,7 @@ def check_certificate(certificate: Path, key: Path) -> None:
 
 
 def trust(ca_file: str) -> ssl.SSLContext:
-    """What a client verifies servers by: the certificates of a file; of none, those that this machine trusts.
+    """Trust of a client: the certificates of a file; of none, those that this machine trusts.
 
     Raises:
         InvalidInputError: the file cannot be read, or holds no certificate.

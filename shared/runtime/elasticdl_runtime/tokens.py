@@ -34,7 +34,7 @@ FIRST_GUEST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Who holds a token.
+    """Claims of a token's holder.
 
     Attributes:
         job_id: the job.

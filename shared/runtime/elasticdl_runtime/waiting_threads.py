@@ -1,4 +1,4 @@
-"""How the threads of a pool that computes wait for one another.
+"""Waiting of the threads of a pool that computes for one another.
 
 Those of OpenMP, which PyTorch computes with, turn in a loop for a while before they sleep. On a machine that other
 processes use as well that takes the time which the thread that they wait for needs: a step of a small model took 60
@@ -16,5 +16,5 @@ CHOICES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def waiting_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is to be added to the environment of a process that computes; nothing where somebody has chosen."""
+    """The variables to add to the environment of a process that computes; nothing where they are chosen already."""
     return {} if any(name in environment for name in CHOICES) else {CHOICES[0]: TURNS}

@@ -13,7 +13,7 @@ from elasticdl.client.transport import moment_text
 
 
 class AsyncAccessCalls:
-    """What administrators do, and who one is. Part of ``AsyncClient``."""
+    """Administration, and the caller's identity. Part of ``AsyncClient``."""
 
     _api: AsyncApiConnection
 
@@ -22,7 +22,7 @@ class AsyncAccessCalls:
         return dict(await self._api.fetch(Request("GET", "/whoami")))
 
     async def version(self) -> Mapping[str, Any]:
-        """Which version of ElasticDL answers."""
+        """The version of ElasticDL that answers."""
         return dict(await self._api.fetch(Request("GET", "/version")))
 
     async def create_token(

@@ -191,7 +191,7 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
         await self._api.exchange(Request("DELETE", job_path(job_id)))
 
     async def events(self, job_id: str) -> Sequence[Event]:
-        """What has happened to a job, oldest first."""
+        """The events of a job, oldest first."""
         events: list[Event] = []
         while True:
             params = {"after": str(events[-1].id if events else 0), "limit": str(EVENTS_AT_ONCE)}
@@ -234,7 +234,7 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
         tail: int | None = None,
         since: datetime | None = None,
     ) -> str:
-        """What a process of a job printed, in all its incarnations.
+        """The log of a process of a job, over all its incarnations.
 
         Args:
             job_id: the job.
@@ -328,7 +328,7 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
         return await self._mapping(Request("GET", "/cluster/series", params=params))
 
     async def artifacts(self, job_id: str) -> Sequence[Artifact]:
-        """What a job made."""
+        """The artifacts of a job."""
         return await fetch_artifacts(self._api, job_id)
 
     async def download(

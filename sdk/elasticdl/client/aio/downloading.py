@@ -19,7 +19,7 @@ READ_TIMEOUT_S = 60.0
 
 
 async def fetch_artifacts(api: AsyncApiConnection, job_id: str) -> list[Artifact]:
-    """What a job made."""
+    """The artifacts of a job."""
     data = await api.fetch(Request("GET", job_path(job_id, "artifacts")))
     return [Artifact.from_json(item) for item in data]
 

@@ -1,4 +1,4 @@
-"""What happens to a job, read as it happens: events, views and logs."""
+"""Streams of a job, read as things happen: events, views and logs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AsyncJobWatch:
         self._stale = False
 
     async def updates(self) -> AsyncGenerator[Update]:
-        """What happens to the job, from its present view to its last.
+        """The changes of a job, from its present view to its last.
 
         Raises:
             ElasticDLError: the job cannot be seen, or the API stays away.
@@ -79,7 +79,7 @@ class AsyncJobWatch:
             await self._pause(trouble, decoder.retry_s, opened)
 
     async def _update(self, message: Message, job: Job) -> Update | None:
-        """What a message of the stream tells, if anything."""
+        """The update in a message of the stream, if any."""
         self._last = message.id
         if message.type == "end":
             return Update(job=await fetch_job(self._api, self._job_id), ended=True)

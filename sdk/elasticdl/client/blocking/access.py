@@ -14,7 +14,7 @@ from elasticdl.client.transport import moment_text
 
 
 class AccessCalls:
-    """What administrators do, and who one is. Part of ``Client``."""
+    """Administration, and the caller's identity. Part of ``Client``."""
 
     _api: ApiConnection
 
@@ -23,7 +23,7 @@ class AccessCalls:
         return dict(self._api.fetch(Request("GET", "/whoami")))
 
     def version(self) -> Mapping[str, Any]:
-        """Which version of ElasticDL answers."""
+        """The version of ElasticDL that answers."""
         return dict(self._api.fetch(Request("GET", "/version")))
 
     def create_token(

@@ -191,7 +191,7 @@ class Client(AccessCalls, ObservingCalls):
         self._api.exchange(Request("DELETE", job_path(job_id)))
 
     def events(self, job_id: str) -> Sequence[Event]:
-        """What has happened to a job, oldest first."""
+        """The events of a job, oldest first."""
         events: list[Event] = []
         while True:
             params = {"after": str(events[-1].id if events else 0), "limit": str(EVENTS_AT_ONCE)}
@@ -232,7 +232,7 @@ class Client(AccessCalls, ObservingCalls):
         tail: int | None = None,
         since: datetime | None = None,
     ) -> str:
-        """What a process of a job printed, in all its incarnations.
+        """The log of a process of a job, over all its incarnations.
 
         Args:
             job_id: the job.
@@ -326,7 +326,7 @@ class Client(AccessCalls, ObservingCalls):
         return self._mapping(Request("GET", "/cluster/series", params=params))
 
     def artifacts(self, job_id: str) -> Sequence[Artifact]:
-        """What a job made."""
+        """The artifacts of a job."""
         return fetch_artifacts(self._api, job_id)
 
     def download(

@@ -20,7 +20,7 @@ READ_TIMEOUT_S = 60.0
 
 
 def fetch_artifacts(api: ApiConnection, job_id: str) -> list[Artifact]:
-    """What a job made."""
+    """The artifacts of a job."""
     data = api.fetch(Request("GET", job_path(job_id, "artifacts")))
     return [Artifact.from_json(item) for item in data]
 

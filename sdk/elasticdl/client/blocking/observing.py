@@ -15,12 +15,12 @@ AUDIT_TIMEOUT_S = 120.0
 
 
 class ObservingCalls:
-    """What processes of a job do. Part of ``Client``."""
+    """Observation of a job's processes. Part of ``Client``."""
 
     _api: ApiConnection
 
     def stacks(self, job_id: str) -> Mapping[str, Any]:
-        """Where the master, all PS and all workers of a job are right now, and what each waits for.
+        """The present stacks of the master, all PS and all workers of a job, and what each waits for.
 
         Returns:
             ``took_s`` and ``processes``, each with ``role``, ``index``, ``waits_for``, ``error`` (why there are no

@@ -1,5 +1,5 @@
 # Made from elasticdl/client/aio/watching.py by tools/gen_blocking_client.py; change that file, not this one.
-"""What happens to a job, read as it happens: events, views and logs."""
+"""Streams of a job, read as things happen: events, views and logs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class JobWatch:
         self._stale = False
 
     def updates(self) -> Generator[Update]:
-        """What happens to the job, from its present view to its last.
+        """The changes of a job, from its present view to its last.
 
         Raises:
             ElasticDLError: the job cannot be seen, or the API stays away.
@@ -80,7 +80,7 @@ class JobWatch:
             self._pause(trouble, decoder.retry_s, opened)
 
     def _update(self, message: Message, job: Job) -> Update | None:
-        """What a message of the stream tells, if anything."""
+        """The update in a message of the stream, if any."""
         self._last = message.id
         if message.type == "end":
             return Update(job=fetch_job(self._api, self._job_id), ended=True)

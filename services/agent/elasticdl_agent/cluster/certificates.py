@@ -27,7 +27,7 @@ _ANYWHERE = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class ApiCertificate:
-    """What the API shows.
+    """The certificate of the API.
 
     Attributes:
         certificate: with its chain, as PEM.
@@ -125,7 +125,7 @@ class DevelopmentCertificates:
 
 
 def names_of_machine(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:
-    """What a certificate for development is for: loopback, this machine's name, and where the API listens.
+    """The names in a certificate for development: loopback, this machine's name, and where the API listens.
 
     Args:
         host: what the API listens on.
@@ -140,7 +140,7 @@ def names_of_machine(host: str, others: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def ca_of_environment() -> str:
-    """What the user says that a certificate of their own is verified by.
+    """The CA that the user gives for a certificate of their own.
 
     Raises:
         InvalidInputError: there is no such file.
@@ -183,7 +183,7 @@ def _addresses_here() -> set[str]:
 
 
 def _plain(*names: str) -> list[str]:
-    """Those that a certificate can hold."""
+    """The names that a certificate can hold."""
     return [name for name in names if name and name.isascii() and "*" not in name]
 
 

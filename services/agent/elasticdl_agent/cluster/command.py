@@ -86,7 +86,7 @@ def up(
     log_format: Annotated[
         LogFormat | None,
         typer.Option(
-            envvar=FORMAT_VARIABLE, help="How all processes log: for people, or for machines.", show_default="text"
+            envvar=FORMAT_VARIABLE, help="The format of all logs: for people, or for machines.", show_default="text"
         ),
     ] = None,
     detach: Annotated[

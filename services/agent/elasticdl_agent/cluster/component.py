@@ -33,7 +33,7 @@ Probe = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class ComponentSpec:
-    """What a component is.
+    """The specification of a component.
 
     Attributes:
         name: e.g. ``postgres``.

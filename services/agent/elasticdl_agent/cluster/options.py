@@ -1,4 +1,4 @@
-"""What the user may choose when bringing a cluster up."""
+"""The options of a user who brings a cluster up."""
 
 from __future__ import annotations
 

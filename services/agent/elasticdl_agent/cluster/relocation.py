@@ -27,7 +27,7 @@ _COLUMNS = (("jobs", "spec"), ("checkpoints", "manifest"))
 
 
 def former_root(directory: DataDirectory) -> Path | None:
-    """Where a data directory lay when it was used last; None for here, or before it was ever used.
+    """The path where a data directory lay when it was used last; None for here, or before it was ever used.
 
     Raises:
         ConflictError: it is a copy that shares the folder of its database with the original.
@@ -94,7 +94,7 @@ async def _rewrite_rows(
 
 
 def _rewrite_files(directory: DataDirectory, move: Callable[[Any], Any]) -> int:
-    """Those in which jobs keep in mind which checkpoint they begin with."""
+    """Rewrites the files in which jobs keep in mind which checkpoint they begin with."""
     changed = 0
     for file in (directory.root / "jobs").glob("*/initial/named.json"):
         named = json.loads(file.read_bytes())

@@ -50,7 +50,7 @@ HOSTS_VARIABLE = "ELASTICDL_API_ALLOWED_HOSTS"
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Who is where, and what opens it.
+    """The addresses of services, and the credentials that open them.
 
     Attributes:
         directory: the data directory.
@@ -87,11 +87,11 @@ class Wiring:
 
     @property
     def _transport(self) -> RpcTransport:
-        """What services speak over, if that is anything; the agent says if it is not."""
+        """The transport of services, if it is valid; the agent says if it is not."""
         return RpcTransport.TLS if os.environ.get("ELASTICDL_RPC") == RpcTransport.TLS else RpcTransport.UNIX
 
     def _credentials(self) -> dict[str, str]:
-        """What the api and the scheduler show to the agent."""
+        """The credentials that the api and the scheduler show to the agent."""
         if self._transport is RpcTransport.UNIX:
             return {}
         return {CREDENTIALS_VARIABLE: str(node_credentials(self.directory.run))}

@@ -185,7 +185,7 @@ class Supervisor:
         return f"from {former}: {changed} paths follow"
 
     def _certificate(self) -> ApiCertificate | None:
-        """What the API shows, if it speaks TLS."""
+        """The certificate of the API, if it speaks TLS."""
         options = self._options
         if options.tls_cert is not None and options.tls_key is not None:
             return ApiCertificate.given(options.tls_cert, options.tls_key, ca_of_environment())

@@ -1,4 +1,4 @@
-"""Where a Kubernetes API server is, and what opens it: a pod's service account, or a kubeconfig."""
+"""The address of a Kubernetes API server, and its credentials: a pod's service account, or a kubeconfig."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KubernetesAccess:
 
     @classmethod
     def find(cls, kubeconfig: str, context: str = "") -> KubernetesAccess:
-        """That of a kubeconfig if one is named, else that of the pod that this process runs in.
+        """Finds the access of a kubeconfig if one is named, else that of the pod that this process runs in.
 
         Raises:
             InvalidInputError: there is neither, or it cannot be used.
@@ -48,7 +48,7 @@ class KubernetesAccess:
 
     @classmethod
     def in_cluster(cls, variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> KubernetesAccess:
-        """That of a pod; its token is read anew for each request, since the kubelet replaces it.
+        """The access of a pod; its token is read anew for each request, since the kubelet replaces it.
 
         Raises:
             InvalidInputError: this is no pod, or it has no service account's token.
@@ -63,7 +63,7 @@ class KubernetesAccess:
 
     @classmethod
     def of_kubeconfig(cls, file: Path, context: str = "") -> KubernetesAccess:
-        """That of a context of a kubeconfig, by default of the current one.
+        """The access of a context of a kubeconfig, by default of the current one.
 
         Raises:
             InvalidInputError: something is missing, or its user is found by a plugin.

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have for jobs: what they can give, less what other pods request, within quotas."""
+"""The capacity of a cluster's nodes for jobs: what they can give, less what other pods request, within quotas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def slots_of(
     selector: Mapping[str, str],
     waiting: Iterable[Manifest] = (),
 ) -> int:
-    """How many workers fit, those that run among them, once the servers of jobs have room.
+    """The number of workers that fit, those that run among them, once the servers of jobs have room.
 
     Args:
         nodes: all of the cluster.
@@ -92,7 +92,7 @@ def is_worker(pod: Manifest) -> bool:
 
 
 def requests_of(pod: Manifest) -> dict[str, float]:
-    """What a pod requests, by resource: the sum of its containers, or more where an initial one needs more."""
+    """The requests of a pod, by resource: the sum of its containers, or more where an initial one needs more."""
     spec = pod["spec"]
     found: dict[str, float] = defaultdict(float)
     for container in spec.get("containers") or []:
@@ -118,7 +118,7 @@ def usable(node: Manifest, selector: Mapping[str, str]) -> bool:
 
 
 def _times_in(request: Mapping[str, float], room: Mapping[str, float]) -> int:
-    """How often a request fits; a hair's breadth less room is rounding."""
+    """The number of times a request fits; a hair's breadth less room is rounding."""
     return max(0, math.floor(min(room[kind] / amount for kind, amount in request.items() if amount) + 1e-9))
 
 

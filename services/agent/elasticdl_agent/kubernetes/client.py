@@ -29,7 +29,7 @@ _LONGEST_LINE = 16 << 20
 
 
 class GoneError(UnavailableError):
-    """What a list or a watch wants to go on from is no longer kept: list anew (410)."""
+    """The version that a list or a watch wants to go on from is no longer kept: list anew (410)."""
 
 
 class QuotaExceededError(UnavailableError):
@@ -189,7 +189,7 @@ class KubernetesClient:
 
 
 def error_of(code: int, content: bytes) -> ElasticDLError:
-    """What an answer that is no success means to us.
+    """The error for an answer that is no success.
 
     Args:
         code: the HTTP status.

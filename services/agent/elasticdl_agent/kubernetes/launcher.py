@@ -320,11 +320,11 @@ class KubernetesLauncher:
                 done.append(process)
 
     async def meters(self) -> Mapping[MeterKey, float]:
-        """How many processes there are, and were."""
+        """The numbers of present and past processes."""
         return self.numbers()
 
     def numbers(self) -> dict[MeterKey, float]:
-        """How many processes there are, and were."""
+        """The numbers of present and past processes."""
         states = [status.state for status in self._statuses.values()]
         return {
             ("elasticdl_agent_processes", "pending"): float(states.count(ProcessState.PENDING)),
@@ -603,7 +603,7 @@ def _place(process: ProcessId) -> tuple[str, Role, int]:
 
 
 def _grace(seconds: float) -> int:
-    """What a deletion says: a grace of 0 would remove the object while its containers still run."""
+    """The grace period of a deletion: 0 would remove the object while its containers still run."""
     return max(1, math.ceil(seconds))
 
 

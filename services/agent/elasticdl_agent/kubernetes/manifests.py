@@ -38,7 +38,7 @@ SERVERS = frozenset({Role.MASTER, Role.PS})
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """What all pods have in common.
+    """The parts that all pods have in common.
 
     Attributes:
         settings: of the agent.
@@ -62,7 +62,7 @@ class PodTemplate:
         return {**_head("v1", "ConfigMap", anchor_name(job_id), _of_job(job_id)), "data": {"job": job_id}}
 
     def secret(self, spec: ProcessSpec, environment: Mapping[str, str], credentials: bytes, uid: str) -> Manifest:
-        """What only this process may know: its variables, among them its tokens, and its certificate.
+        """The secrets of one process: its variables, among them its tokens, and its certificate.
 
         Raises:
             InvalidInputError: a variable has a name that pods cannot have.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ResourceMirror(Generic[T]):
-    """What is known of the objects of a list, by name; of each only what ``digest`` makes of it is kept.
+    """A mirror of the objects of a list, by name; of each only what ``digest`` makes of it is kept.
 
     Args:
         client: of the API server.

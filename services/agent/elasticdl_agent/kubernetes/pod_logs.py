@@ -1,4 +1,4 @@
-"""What pods printed, through the log API: all incarnations of a process one after the other."""
+"""Logs of pods, through the log API: all incarnations of a process one after the other."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _REJECTED = {
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What is kept of a pod.
+    """The facts that are kept of a pod.
 
     Attributes:
         status: of its process.

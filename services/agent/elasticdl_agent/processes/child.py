@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a child runs.
+    """The command of a child.
 
     Attributes:
         argv: the program and its arguments; no secrets, since everybody can read them.
@@ -66,7 +66,7 @@ class Command:
     confinement: Mapping[str, Any] = field(default_factory=dict)
 
     def to_order(self) -> Order:
-        """What its shim is told."""
+        """The order for its shim."""
         return {
             "argv": list(self.argv),
             "environment": dict(self.environment),
@@ -212,7 +212,7 @@ class Child:
             return await self.wait()
 
     async def _kill_without_shim(self) -> None:
-        """What a shim would do, done from outside, for one that was stopped or hangs."""
+        """Kills from outside as a shim would, for one that was stopped or hangs."""
         await asyncio.wait({self._ended}, timeout=SHIM_ANSWER_S)
         if self.running:
             _log.warning("the shim does not answer: killing its tree", pid=self.pid, shim=self.shim_pid)
@@ -280,7 +280,7 @@ def _nameless_file() -> IO[bytes]:
 
 
 def _shim_environment() -> dict[str, str]:
-    """What an interpreter needs to be found and to start, from our own variables: nothing that a job asks for."""
+    """The variables an interpreter needs to be found and to start, from our own: nothing that a job asks for."""
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
 
 

@@ -316,7 +316,7 @@ def _prepare_rules(libc: ctypes.CDLL, files: Sequence[Sequence[str]] | None, fen
 
 
 def _close_bounding_set(libc: ctypes.CDLL, kept: int) -> None:
-    """What no program that is started later can get back; who may not close it has little to lose."""
+    """Drops what no later program can get back; a process that may not close the set has little to lose."""
     for number in range(_LAST_CAPABILITY + 1):
         if not kept >> number & 1:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)

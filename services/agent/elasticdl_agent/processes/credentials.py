@@ -1,4 +1,4 @@
-"""What the agent issues so that processes can speak TLS: to itself, to holders of the node token, to jobs' processes.
+"""TLS credentials that the agent issues: to itself, to holders of the node token, to jobs' processes.
 
 Everything is signed by the authority that follows from the cluster's secret, lives for hours, and is replaced while
 its process runs.
@@ -42,7 +42,7 @@ class ProcessCertificates:
         return self.issue(certificate_name(process.job_id, process.role, process.index))
 
     def issue(self, name: str) -> bytes:
-        """Those for a name."""
+        """Issues credentials for a name."""
         issued = self._authority.issue([name], self._lifetime)
         return issued.key + issued.pem + self._authority.pem
 
@@ -68,7 +68,7 @@ class CredentialFiles:
         return self._run / "agent.pem"
 
     def of_process(self, process: ProcessId) -> Path:
-        """Those of a process of a job, in a folder of its role, which its user may read."""
+        """The credentials of a process of a job, in a folder of its role, which its user may read."""
         return worker_credentials(self._run / process.job_id, process.role) / f"{process.index}.pem"
 
     def issue_own(self) -> None:

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 def parse_devices(setting: str) -> int | None:
-    """How many devices a setting declares; None where it says to look for them, or to leave them alone.
+    """The number of devices that a setting declares; None where it says to look for them, or to leave them alone.
 
     Raises:
         InvalidInputError: it is none of these.
@@ -66,7 +66,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class GivenDevices:
-    """What a process gets.
+    """The devices that a process gets.
 
     Attributes:
         environment: its variables.
@@ -112,7 +112,7 @@ class MachineDevices:
 
     @property
     def infos(self) -> tuple[DeviceInfo, ...]:
-        """What others are told of the devices."""
+        """Descriptions of the devices for others."""
         return tuple(device.info for device in self._devices)
 
     def check(self, share: int) -> None:
@@ -131,14 +131,14 @@ class MachineDevices:
             )
 
     def left(self, given: Iterable[tuple[int, Place]]) -> DevicePool:
-        """What is left beside the shares that are given."""
+        """The capacity left beside the shares that are given."""
         pool = DevicePool([WHOLE] * len(self._devices))
         for share, place in given:
             pool.take(share, place)
         return pool
 
     def give(self, share: int, place: Place) -> GivenDevices:
-        """What a process gets that holds a share at a place; without a share none, and it sees none."""
+        """Gives a process that holds a share at a place its devices; without a share none, and it sees none."""
         if not self._devices:
             return GivenDevices({})
         if not share:
@@ -217,7 +217,7 @@ def _files_by_uuid(folder: Path = Path("/proc/driver/nvidia/gpus")) -> dict[str,
 
 
 def _visible(devices: Sequence[Device], variables: Mapping[str, str] = os.environ) -> list[Device]:
-    """Those that the agent itself may use; numbered anew."""
+    """The devices that the agent itself may use; numbered anew."""
     setting = variables.get(HIDING[0])
     if setting is None:
         return list(devices)

@@ -77,13 +77,13 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What all processes of all jobs on this machine have."""
+    """The environment that all processes of all jobs on this machine have."""
     base = base_environment(variables)
     return {**base, **fixed_environment(base)}
 
 
 def fixed_environment(chosen: Mapping[str, str]) -> dict[str, str]:
-    """What every launcher gives every process: gRPC's pollers, tracebacks, output that nothing holds back.
+    """The environment that every launcher gives every process: gRPC's pollers, tracebacks, unbuffered output.
 
     And one order of sets: a model may be made by going through one.
 
@@ -135,7 +135,7 @@ def _size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What masters, and only masters, are told of the cluster.
+    """Addresses of the cluster that masters, and only masters, are told.
 
     Attributes:
         cluster_secret: the secret that the jobs' secrets are derived from; never handed on itself.
@@ -170,7 +170,7 @@ def process_environment(
 
 
 def stated_environment(spec: ProcessSpec, job_dir: Path, agent: str, endpoints: Endpoints) -> dict[str, str]:
-    """What every launcher tells a process: what its launch asks for, who it is, and a master where all others are.
+    """The environment that a process is told by every launcher: its launch's, its identity, and a master's endpoints.
 
     Args:
         spec: the process.

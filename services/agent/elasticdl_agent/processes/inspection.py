@@ -149,7 +149,7 @@ class _Box:
 async def inspect(
     run: Path, processes: Sequence[Inspected], inquiry: Inquiry, *, seconds: float = 0.0
 ) -> list[InspectedProcess]:
-    """What processes answer, within some two seconds.
+    """Collects the answers of processes, within some two seconds.
 
     Args:
         run: the run directory.
@@ -217,7 +217,7 @@ def _results(boxes: Sequence[_Box], inquiry: Inquiry) -> list[InspectedProcess]:
 
 
 def state_of(pid: int) -> str:
-    """What the system says of a process, or of a thread: ``running``, ``sleeping``, ``stopped``, ..."""
+    """The system's state of a process, or of a thread: ``running``, ``sleeping``, ``stopped``, ..."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:

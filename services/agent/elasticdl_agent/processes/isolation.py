@@ -1,4 +1,4 @@
-"""What keeps a job's code away from the cluster's secrets and from other tenants, and where that holds.
+"""Isolation of a job's code from the cluster's secrets and from other tenants, and where that holds.
 
 The setting ``ELASTICDL_ISOLATION`` says what is wanted, a probe with a real process what is possible, and a plan (see
 ``confinement``) what is taken from each process. Masters and parameter servers run no code of users and stay who the
@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IsolationLevel:
-    """What holds for the workers of a namespace.
+    """The degree of isolation of a namespace's workers.
 
     Attributes:
         user: they run as a user of their namespace's own.
@@ -153,11 +153,11 @@ class Isolation:
         return self._uids
 
     def level(self, tenant: Tenant) -> IsolationLevel:
-        """What holds for a tenant's workers."""
+        """The degree of isolation of a tenant's workers."""
         return self._tenants if tenant.restricted else self._own
 
     def user(self, tenant: Tenant) -> JobUser | None:
-        """Who a tenant's workers are; None for who the agent is.
+        """The user of a tenant's workers; None for the agent's own.
 
         Raises:
             UnavailableError: all user ids are given away.
@@ -185,7 +185,7 @@ class Isolation:
         accelerators: Sequence[str] | None = None,
         readable: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """What is taken from a process before it starts.
+        """The rights that are taken from a process before it starts.
 
         Args:
             spec: the process.
@@ -228,7 +228,7 @@ class Isolation:
         return {"TMPDIR": own, "HOME": own}
 
     def temporary_folder(self, spec: ProcessSpec, tenant: Tenant) -> Path:
-        """Where a process may make temporary files and sockets, in the run directory."""
+        """The folder for a process' temporary files and sockets, in the run directory."""
         if self._confines(spec, tenant):
             return self._directories.worker_tmp(spec.id.job_id)
         return self._directories.job_run_dir(spec.id.job_id) / "tmp"
@@ -238,7 +238,7 @@ class Isolation:
         return spec.id.role is Role.WORKER and (level.user or level.files)
 
     def directory(self, spec: ProcessSpec, tenant: Tenant) -> Path:
-        """Where a process starts: the job's directory, or a folder in it that a confined worker may write to."""
+        """The folder where a process starts: the job's directory, or one in it that a confined worker may write."""
         if self._confines(spec, tenant):
             return self._directories.work_dir(spec.id.job_id)
         return self._directories.job_dir(spec.id.job_id)

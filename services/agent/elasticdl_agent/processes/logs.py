@@ -149,7 +149,7 @@ class _LogReader:
         return found
 
     def _marks(self) -> dict[int, list[tuple[int, int]]]:
-        """What is known of when the files were written, by their inodes: offsets and milliseconds."""
+        """The known times of writing of files, by their inodes: offsets and milliseconds."""
         found = {}
         for folder, name in self._in_folder():
             try:
@@ -243,7 +243,7 @@ def _length_of_lines(files: list[BinaryIO], sizes: list[int], lines: int) -> int
 
 
 def _printed_since(file: BinaryIO, size: int, marks: dict[int, list[tuple[int, int]]], since: float) -> int:
-    """Where in a file that begins which was printed at a time or after it."""
+    """The offset in a file of the first line that was printed at a time or after it."""
     known = os.fstat(file.fileno())
     if known.st_mtime < since - 1:
         return size

@@ -1,4 +1,4 @@
-"""How much memory a process tree takes, and whether the kernel killed for memory."""
+"""Memory of a process tree, and whether the kernel killed for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much disk and shared memory a job may take, and how much it does.
+"""Quotas on the disk and shared memory of a job, and their use.
 
 No kernel keeps these for a job whose agent may neither mount nor make control groups, so they are looked at every few
 seconds; between two looks a job can go over them by what it writes in that time.
@@ -47,12 +47,12 @@ class OverQuota:
 
     @classmethod
     def of(cls, reason: str, used: int, limit: int, more: str = "") -> OverQuota:
-        """What is said of so many bytes."""
+        """The words for so many bytes."""
         return cls(reason, f"{reason}: the job has {used >> 20} MiB, and may have {limit >> 20} MiB{more}")
 
 
 class Quotas:
-    """What each job of this agent may take.
+    """The quotas of each job of this agent.
 
     Args:
         directories: of the agent.

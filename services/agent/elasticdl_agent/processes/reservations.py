@@ -149,7 +149,7 @@ class Reservations:
 
 
 def _read(path: Path, slots: int) -> dict[str, _Entry]:
-    """What an earlier agent kept; what no longer fits the machine is cut."""
+    """Reads the reservations that an earlier agent kept; those that no longer fit the machine are cut."""
     if not path.is_file():
         return {}
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any, TypedDict
 
     class Order(TypedDict):
-        """What to run.
+        """The command to run, and its limits.
 
         Attributes:
             argv: the program and its arguments.

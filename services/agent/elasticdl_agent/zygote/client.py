@@ -82,7 +82,7 @@ def wanted(setting: str) -> bool:
 
 
 class _End(enum.Enum):
-    """How the life of a zygote went."""
+    """The end of a zygote's life."""
 
     SERVED = enum.auto()
     FAILED = enum.auto()

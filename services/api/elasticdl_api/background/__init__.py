@@ -1,1 +1,1 @@
-"""What the api does by itself: delivers launch intents, watches masters, clears away what is over."""
+"""Background tasks of the api: deliver launch intents, watch masters, clear away what is over."""

@@ -68,7 +68,7 @@ class Housekeeping:
         self._round.end()
 
     def _works(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What there is to do, by its name."""
+        """The pieces of work, by name."""
         settings, store = self._settings, self._store
         rows: dict[str, tuple[float, Callable[[], Awaitable[int]]]] = {
             "events": (settings.keep_events_days, lambda: store.remove_events(settings.keep_events_days)),

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Action(enum.Enum):
-    """What to do about a master."""
+    """Actions on a master."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -49,7 +49,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MasterVerdict:
-    """What to do, and why.
+    """A decision about a master, and its reason.
 
     Attributes:
         action: what.
@@ -101,7 +101,7 @@ def judge(
 
 
 def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
-    """What is wrong with a master, and how long it may be; empty if it is fine."""
+    """The fault of a master, and how long it may last; empty if it is fine."""
     if watched.outcome.startswith(REFUSED):
         return f"the master could not be launched: {watched.outcome.removeprefix(REFUSED)}", 0.0
     if process is not None and not alive:
@@ -117,7 +117,7 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
 
 
 def _ending(process: ProcessStatus | None, reason: str) -> MasterEnding:
-    """How a master ended that is to be replaced; one that still lives is as good as dead."""
+    """The end of a master that is to be replaced; one that still lives is as good as dead."""
     if process is None or process.state is not ProcessState.EXITED:
         return MasterEnding(EndCause.LOST, None, reason)
     cause = EndCause.STOPPED if process.exit_code == 0 else cause_of_exit(process)

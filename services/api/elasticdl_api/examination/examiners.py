@@ -33,7 +33,7 @@ _ENVIRONMENT = ("LD_LIBRARY_PATH",)
 
 @dataclass(frozen=True)
 class ExaminationLimits:
-    """What one zip or one module may take.
+    """Limits on one zip or one module.
 
     Attributes:
         memory_bytes: address space of the process that reads it.

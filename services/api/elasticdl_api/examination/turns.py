@@ -16,11 +16,11 @@ class Turns(Generic[Item]):
         self._waiting: dict[str, deque[Item]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of those that wait."""
         return sum(len(items) for items in self._waiting.values())
 
     def count(self, owner: str) -> int:
-        """How many of an owner wait."""
+        """The number of an owner's that wait."""
         return len(self._waiting.get(owner, ()))
 
     def add(self, owner: str, item: Item) -> None:

@@ -62,7 +62,7 @@ def encode(kind: str, content: BaseModel | dict[str, Any], number: int | str | N
 
 
 class Sink(Protocol):
-    """Where the messages of a follower go by themselves."""
+    """Writes the messages of a follower to its connection."""
 
     def offer(self, data: bytes) -> bool:
         """Sends some messages at once; returns False, and does nothing, as long as it cannot take them."""
@@ -89,7 +89,7 @@ class Follower:
         self.overrun = False
 
     def begin(self, messages: Iterable[FeedMessage]) -> None:
-        """What it gets first, however much that is."""
+        """The first messages of a follower, however many."""
         self._messages.extend(messages)
         if self._messages:
             self._ready.set()
@@ -192,7 +192,7 @@ class Feed:
         self._followers: dict[Follower, None] = {}
 
     def __len__(self) -> int:
-        """How many follow."""
+        """The number of followers."""
         return len(self._followers)
 
     async def wait_until_begun(self) -> None:

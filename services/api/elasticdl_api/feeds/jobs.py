@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JobFeed(Feed):
-    """What happens to one job, for readers of one namespace.
+    """The changes of one job, for readers of one namespace.
 
     Attributes:
         job_id: the job.

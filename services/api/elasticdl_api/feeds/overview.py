@@ -188,7 +188,7 @@ class OverviewFeeds:
 
 
 def _told(feed: OverviewFeed, job_id: str, change: ChangedJob) -> list[FeedMessage]:
-    """What is told of a job that changed; nothing of one that was never seen and is not there."""
+    """The message about a job that changed; none about one that was never seen and is not there."""
     if change.job is None:
         return [feed.next_message("deleted", {"id": job_id}, job_id)] if feed.versions.pop(job_id, None) else []
     feed.versions[job_id] = change.version

@@ -1,4 +1,4 @@
-"""What is told to one who follows, straight to his connection: no task is woken for it."""
+"""Writes SSE frames to the connections of followers: no task is woken for it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class StreamSlots:
-    """How many streams are open: of one token, and in this process.
+    """Open streams: of one token, and in this process.
 
     Args:
         most: of all tokens together.
@@ -42,7 +42,7 @@ class StreamSlots:
 
     @property
     def open(self) -> int:
-        """How many streams are open now."""
+        """The number of streams that are open now."""
         return self._open.total()
 
     @contextlib.contextmanager

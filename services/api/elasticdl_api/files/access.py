@@ -95,7 +95,7 @@ class _Sink:
         """Does nothing: there is nothing below."""
 
     def take(self) -> bytes:
-        """What was written since it was last taken."""
+        """Returns the bytes written since they were last taken."""
         taken = bytes(self._pieces)
         self._pieces.clear()
         return taken

@@ -1,4 +1,4 @@
-"""Which logs of a job's processes there are."""
+"""Lists the logs of a job's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the model code of a job is, and its check at submission: invalid code is rejected before it is queued."""
+"""The model code of a job, and its check at submission: invalid code is rejected before it is queued."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was, made ready to be shown: series of numbers, the ledger of a job's records."""
+"""Histories for display: series of numbers, the ledger of a job's records."""

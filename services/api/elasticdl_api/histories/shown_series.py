@@ -43,7 +43,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class SeriesWish:
-    """What somebody wants to see.
+    """A request for series.
 
     Attributes:
         since: the beginning, as the points lie: seconds since the epoch, or a version; None for the first there is.
@@ -86,7 +86,7 @@ class SeriesViews:
         return await self._shared(("cluster", namespace, wish), lambda: self._read_cluster(namespace, wish))
 
     async def _shared(self, key: Hashable, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What was read for somebody a moment ago, or is being read, or else what is read now."""
+        """Shares a reading: one from a moment ago, one under way, or else a new one."""
         now = time.monotonic()
         known = self._kept.get(key)
         if known is None or now - known[0] > KEPT_S or (known[1].done() and known[1].exception() is not None):

@@ -1,1 +1,1 @@
-"""Where jobs may read and write, and whether what they made is as they made it."""
+"""Paths that jobs may read and write, and whether what they made is as they made it."""

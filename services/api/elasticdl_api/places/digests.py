@@ -30,7 +30,7 @@ class ArtifactChangedError(ConflictError):
 
 
 class FileState(NamedTuple):
-    """What tells one state of a file from all others."""
+    """The facts that tell one state of a file from all others."""
 
     device: int
     inode: int

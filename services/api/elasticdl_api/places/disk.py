@@ -1,4 +1,4 @@
-"""What the namespaces have on disk, against what they may have."""
+"""Disk use of the namespaces, against their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs of a namespace may touch: roots from the settings, from the namespace, and from its own jobs."""
+"""Paths that the jobs of a namespace may touch: roots from the settings, the namespace, and its own jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Reaches:
         self._places = places
 
     async def of_namespace(self, namespace: str, spec: JobSpec) -> Reach:
-        """What a job of a namespace with that specification may touch."""
+        """The paths that a job of a namespace with that specification may touch."""
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
         named = _jobs_named(spec, {home, self._settings.data_dir.absolute()})
         own = await self._places.filter_own(named, namespace)
@@ -52,7 +52,7 @@ class Reaches:
         return await asyncio.to_thread(_resolved, self._settings, home, (*self._settings.shared_roots, *jobs), write)
 
     async def of_job(self, job_id: str) -> Reach | None:
-        """What a submitted job may touch; None for everything."""
+        """The paths that a submitted job may touch; None for everything."""
         found = await self._places.read_job(job_id)
         if found is None or not found[2]:
             return None
@@ -111,7 +111,7 @@ def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Ite
 
 
 def _folders(spec: JobSpec, fields: Iterable[str]) -> list[str]:
-    """What some fields name: paths, URLs, and the folders that globs match in."""
+    """The folders that some fields name: paths, URLs, and the folders that globs match in."""
     places = [path_text(place) for name in fields for place in split_places(getattr(spec, name))]
     return [without_wildcards(place) for place in places]
 

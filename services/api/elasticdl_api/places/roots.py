@@ -1,4 +1,4 @@
-"""Which data roots a namespace may be given."""
+"""The data roots that a namespace may be given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls, what answers, and who changed what."""
+"""Routes of identity, versions, and the log of changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = own_version()
 _WORD = r"^[\x21-\x7e]{1,200}$"
 
 
-@router.get("/whoami", response_model=WhoAmIResponse, summary="Who am I?", responses=declared())
+@router.get("/whoami", response_model=WhoAmIResponse, summary="Identity of the caller", responses=declared())
 async def whoami(api: Api, user: User) -> Any:
     """The holder of the token, and what it may do."""
     row = await api.tokens.get(user.token_id)
@@ -37,13 +37,13 @@ async def whoami(api: Api, user: User) -> Any:
     }
 
 
-@router.get("/version", response_model=VersionResponse, summary="Which version is it?", responses=declared())
+@router.get("/version", response_model=VersionResponse, summary="Version of the API", responses=declared())
 async def show_version(user: User) -> Any:
     """Of ElasticDL, and of what the api runs on."""
     return {"version": _VERSION, "python": platform.python_version()}
 
 
-@router.get("/audit", response_model=AuditPageResponse, summary="Who changed what", responses=declared(403, 422))
+@router.get("/audit", response_model=AuditPageResponse, summary="Log of changes", responses=declared(403, 422))
 async def list_entries(
     api: Api,
     user: User,

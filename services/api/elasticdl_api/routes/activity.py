@@ -1,4 +1,4 @@
-"""What a job does: events (as a list or a live stream), logs, metrics."""
+"""Routes of a job's activity: events (as a list or a live stream), logs, metrics."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def events(
 @router.get(
     "/jobs/{job_id}/logs",
     response_class=Response,
-    summary="What a process of a job printed",
+    summary="Log of a process of a job",
     responses={
         **declared(404, 422),
         200: {"description": "The log", "content": {"text/plain": {"schema": {"type": "string"}}}},
@@ -95,8 +95,8 @@ async def logs(
     job_id: schemas.JobId,
     api: Api,
     user: User,
-    role: Annotated[Role, Query(description="Which kind of process.")] = Role.WORKER,
-    index: Annotated[int, Query(description="Which of them.", ge=0, le=100_000)] = 0,
+    role: Annotated[Role, Query(description="The role of the process.")] = Role.WORKER,
+    index: Annotated[int, Query(description="Its index in the role.", ge=0, le=100_000)] = 0,
     tail: Annotated[int | None, Query(description="Only the last lines, that many.", ge=0, le=100_000)] = None,
     follow: Annotated[bool, Query(description="Go on with what is printed until the job is over.")] = False,
     since: Annotated[
@@ -151,7 +151,7 @@ async def logs(
 @router.get(
     "/jobs/{job_id}/logs/files",
     response_model=LogFilesResponse,
-    summary="Which logs there are",
+    summary="Logs of a job",
     responses=declared(404, 422),
 )
 async def log_files(job_id: schemas.JobId, api: Api, user: User) -> Any:
@@ -184,7 +184,7 @@ def _event_id(text: str) -> int:
 
 
 async def _until_over(pieces: AsyncGenerator[bytes], over: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-    """What a followed log has until its job is over: of each incarnation, however long the next one takes to come."""
+    """Yields a followed log until its job is over: of each incarnation, however long the next one takes to come."""
     was_over = False
     async for piece in pieces:
         if piece:

@@ -34,7 +34,7 @@ from elasticdl_core.places import Reach
 from elasticdl_runtime.places import OutOfReachError, require_reach
 
 router = APIRouter(tags=["artifacts"])
-_Limit = Annotated[int, Query(description="That many on a page.", ge=1, le=1000)]
+_Limit = Annotated[int, Query(description="The number on a page.", ge=1, le=1000)]
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -53,7 +53,7 @@ async def _page(
 @router.get(
     "/jobs/{job_id}/artifacts",
     response_model=ArtifactPageResponse,
-    summary="What a job made",
+    summary="Artifacts of a job",
     responses=declared(404, 422),
 )
 async def list_artifacts(
@@ -94,7 +94,7 @@ _numbered_route(
     "checkpoints",
     CheckpointPageResponse,
     "Checkpoints of a job",
-    "Those that are committed, by the version of the model.",
+    "The committed ones, by the version of the model.",
 )
 _numbered_route(
     "evaluations",

@@ -1,4 +1,4 @@
-"""What was of a job and of the cluster: lives of processes, series of numbers, the ledger of records."""
+"""Routes of histories of jobs and the cluster: lives of processes, series of numbers, the ledger of records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def processes(
 @router.get(
     "/jobs/{job_id}/ledger",
     response_model=LedgerResponse,
-    summary="What of a job's records is done",
+    summary="Ledger of a job's records",
     responses=declared(404, 422),
 )
 async def ledger(job_id: schemas.JobId, api: Api, user: User) -> Any:

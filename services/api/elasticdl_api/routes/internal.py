@@ -37,13 +37,13 @@ Text = Annotated[str, Field(max_length=200_000), at_most(200_000)]
 
 
 class LeaseRequest(BaseModel):
-    """Who wants to be the job's master."""
+    """The process that asks to be the job's master."""
 
     holder: Annotated[str, Field(min_length=1, max_length=200, examples=["master-0.1@node-a:4711"])]
 
 
 class Stamped(BaseModel):
-    """What a master says carries its epoch."""
+    """Base of a master's messages: each carries its epoch."""
 
     epoch: Number
 
@@ -71,7 +71,7 @@ class Loss(BaseModel):
 
 
 class SpanOfSeries(BaseModel):
-    """What is known of all numbers in one span of time."""
+    """Statistics of all numbers in one span of time."""
 
     tier: Annotated[int, Field(ge=0, lt=len(TIERS))]
     start: Annotated[int, Field(ge=0, le=253_402_300_799, description="In seconds since the epoch.")]
@@ -119,7 +119,7 @@ class EventReport(BaseModel):
 
 
 class EventReports(Stamped):
-    """What happened."""
+    """Events to record."""
 
     events: Annotated[list[EventReport], one_by_one(_MOST)]
 
@@ -144,7 +144,7 @@ class LifeOfProcess(ProcessName):
 
 
 class LifeReports(Stamped):
-    """What became of processes."""
+    """Reported ends and beginnings of processes."""
 
     lives: Annotated[list[LifeOfProcess], one_by_one(_MOST)]
     living: Annotated[list[ProcessName], Field(max_length=100_000)] | None = Field(
@@ -285,7 +285,7 @@ async def forget_checkpoint(
     master: Master,
     body: Stamped | None = None,
     epoch: Annotated[int | None, Query(description="Instead of a body.", ge=0, le=BIGINT)] = None,
-    directory: Annotated[str, Query(description="Where its files are; empty for whatever has that version.")] = "",
+    directory: Annotated[str, Query(description="Directory of its files; empty for any of that version.")] = "",
 ) -> None:
     """After its files were removed, or before: a checkpoint without a manifest does not exist.
 

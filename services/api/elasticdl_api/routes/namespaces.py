@@ -22,7 +22,7 @@ Name = Annotated[
 
 @router.get("/namespaces", response_model=NamespaceList, summary="List namespaces", responses=declared())
 async def list_namespaces(api: Api, user: User) -> Any:
-    """Those that the caller sees, by name."""
+    """Lists the namespaces that the caller sees, by name."""
     return {"namespaces": await api.namespaces.list_all(user)}
 
 
@@ -44,7 +44,7 @@ async def get_namespace(name: Name, api: Api, user: User) -> Any:
     responses={**declared(403, 422), 201: {"model": NamespaceResponse, "description": "The new namespace"}},
 )
 async def put_namespace(name: Name, wanted: NamespaceRequest, response: Response, api: Api, user: User) -> Any:
-    """What is not given stays as it is. For administrators of the cluster."""
+    """Creates or changes a namespace; what is not given stays as it is. For administrators of the cluster."""
     given = wanted.model_dump(include={"data_roots"}, exclude_none=True)
     await asyncio.to_thread(check_data_roots, wanted.data_roots or (), api.settings.data_dir)
     if wanted.limits is not None:

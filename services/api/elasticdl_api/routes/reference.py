@@ -27,7 +27,7 @@ async def page() -> Response:
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """What the page begins with."""
+    """The beginning of the page."""
     return Response(_read("start.js"), media_type="text/javascript")
 
 

@@ -27,13 +27,13 @@ router = APIRouter(tags=["cluster"])
 Name = Annotated[
     str,
     PathParameter(
-        description="Who takes the slots.", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", examples=["web-shop"]
+        description="Name of the service.", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", examples=["web-shop"]
     ),
 ]
 
 
 class ReservationRequest(BaseModel):
-    """What to reserve."""
+    """The slots to reserve."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +51,7 @@ class ReservationView(BaseModel):
 
     name: str = Field(examples=["web-shop"])
     slots: int = Field(description="Slots asked for.")
-    granted: int = Field(description="Those of them that no worker holds any more.")
+    granted: int = Field(description="The number of them that no worker holds any more.")
     grace_s: float = Field(description="Seconds that workers have to leave.")
     changed_at: Moment = Field(description="When it was last changed.")
     granted_at: Moment | None = Field(description="When all of it was granted; null while workers are leaving.")
@@ -76,7 +76,7 @@ async def list_reservations(
     page_token: PageToken = None,
     limit: Annotated[int, Query(description="Reservations on a page.", ge=1, le=1000)] = 1000,
 ) -> Any:
-    """Who takes slots from jobs, and how many of them are free of workers by now."""
+    """Lists the reservations, and how many of their slots are free of workers by now."""
     capacity = await _agent(api).capacity()
     rows = sorted(capacity.reservations, key=lambda one: one.name)
     page, following = api.pages.cut("reservations", rows, lambda one: one.name, limit, page_token)

@@ -61,7 +61,7 @@ async def plan(api: Api, user: User) -> Any:
 @router.post(
     "/scheduler/what-if",
     response_model=s.WhatIfAnswer,
-    summary="What would happen if",
+    summary="Forecast of a change",
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -92,7 +92,7 @@ def _question(body: Any) -> s.WhatIf:
 @router.get(
     "/scheduler/decisions",
     response_model=s.DecisionPage,
-    summary="What was decided",
+    summary="Decisions of the scheduler",
     responses=declared(422),
 )
 async def decisions(
@@ -159,7 +159,7 @@ def _cursor(text: str) -> int:
 
 
 async def _changes(api: Api, user: Identity, rows: Sequence[Mapping[str, Any]]) -> list[s.JobChange]:
-    """What decisions changed, as far as the user may see it."""
+    """The changes of decisions, as far as the user may see them."""
     listed = [(row, change) for row in rows for change in row["changes"]]
     seen: frozenset[str] | None = None
     if user.namespace is not None:

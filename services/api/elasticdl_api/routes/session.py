@@ -39,7 +39,7 @@ async def log_in(request: Request, response: Response, api: Api, user: User) -> 
 
 @router.get("/session", response_model=SessionResponse, summary="The session", responses=declared(404))
 async def look(request: Request, response: Response, api: Api, user: User) -> Any:
-    """Who is logged in, and the CSRF token of the session."""
+    """The user who is logged in, and the CSRF token of the session."""
     response.headers["Cache-Control"] = "no-store"
     secret = session_of(request.scope)
     if secret is None:
@@ -58,7 +58,7 @@ async def log_out(request: Request, api: Api, user: User) -> Response:
     return response
 
 
-@open_router.get(PROVIDERS, response_model=ProvidersResponse, summary="Where to log in")
+@open_router.get(PROVIDERS, response_model=ProvidersResponse, summary="Login providers")
 async def providers(api: Api) -> Any:
     """The identity provider whose id tokens begin a session, for a page that has no token yet."""
     provider = api.settings.provider

@@ -1,4 +1,4 @@
-"""What the processes of a job do right now: asked of the agent, which asks them."""
+"""Present stacks of a job's processes: asked of the agent, which asks them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROLES = tuple(Role)
 @router.get(
     "/jobs/{job_id}/stacks",
     response_model=StacksResponse,
-    summary="Where the processes of a job are",
+    summary="Stacks of a job's processes",
     responses=declared(404, 422),
 )
 async def stacks(job_id: schemas.JobId, api: Api, user: User) -> Response:

@@ -62,7 +62,7 @@ async def list_tokens(
     page_token: PageToken = None,
     limit: Annotated[int, Query(description="Tokens on a page.", ge=1, le=500)] = 100,
 ) -> Any:
-    """Those that the caller administers, the newest first; never the tokens themselves."""
+    """Lists the tokens that the caller administers, the newest first; never the tokens themselves."""
     about = {"namespace": namespace, "owner": owner, "ended": ended, "seen": user.namespace}
     after = None if page_token is None else api.pages.read(page_token, "tokens", about)
     place = None if after is None else (datetime.fromisoformat(after[0]), str(after[1]))

@@ -1,4 +1,4 @@
-"""What the processes of a job do for some seconds, recorded on request."""
+"""Traces of a job's processes over some seconds, recorded on request."""
 
 from __future__ import annotations
 

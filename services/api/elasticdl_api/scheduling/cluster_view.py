@@ -1,4 +1,4 @@
-"""What the cluster is heading for: the scheduler's view, its policy, and that policy played forward.
+"""Forecasts of the cluster: the scheduler's view, its policy, and that policy played forward.
 
 The api decides nothing. It reads what the scheduler reads, takes the policy and the quotas that the scheduler
 wrote with its last pass, and asks the same pure code. A view is shared by all who ask within a second.
@@ -60,7 +60,7 @@ class ClusterView:
 
     @property
     def plan(self) -> Plan:
-        """What the policy decides on the snapshot, before growth waits for slots to fall free."""
+        """The policy's decision on the snapshot, before growth waits for slots to fall free."""
         return self.forecast.plan
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the routes answer of a view of the cluster: reasons, blockers, expectations, as far as the caller may see."""
+"""Answers about a view of the cluster: reasons, blockers, expectations, as far as the caller may see."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def slots(view: ClusterView) -> s.SlotUse:
 
 
 def devices(view: ClusterView, job: JobView) -> s.DeviceNeed | None:
-    """What a job asks of the accelerators and has of them; None where it asks for none."""
+    """The accelerators that a job asks for and has; None where it asks for none."""
     if not job.device_share:
         return None
     uses = view.capacity.device_uses

@@ -58,13 +58,13 @@ class ClusterOverview:
         )
 
     async def _seen(self, job_ids: Set[str], namespace: str | None) -> Set[str]:
-        """Those of the jobs that a reader of that namespace sees."""
+        """The jobs that a reader of that namespace sees."""
         if namespace is None or not job_ids:
             return job_ids
         return await self._scheduling.filter_by_namespace(sorted(job_ids), namespace)
 
     async def capacity(self) -> tuple[CapacityInfo, str]:
-        """What the launcher has, and how the agent is."""
+        """The launcher's capacity, and the state of the agent."""
         if self._launcher is None:
             return CapacityInfo(0), "not configured"
         try:
@@ -74,7 +74,7 @@ class ClusterOverview:
 
 
 def in_words(*, led: bool) -> str:
-    """How the scheduler is."""
+    """The state of the scheduler."""
     return "ok" if led else "no scheduler leads: queued jobs wait"
 
 

@@ -1,1 +1,1 @@
-"""What travels over the public routes, for validation and for OpenAPI."""
+"""Schemas of the public routes, for validation and for OpenAPI."""

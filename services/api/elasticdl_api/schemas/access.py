@@ -1,4 +1,4 @@
-"""What travels over the routes for tokens, namespaces and the audit log, for validation and for OpenAPI."""
+"""Schemas of tokens, namespaces and the audit log, for validation and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UserName = Annotated[str, Field(pattern=USER_PATTERN, examples=["ada"])]
 
 
 class TokenRequest(BaseModel):
-    """Which token to make."""
+    """The token to make."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"example": {"name": "ada-laptop", "scope": "submit"}}
@@ -29,10 +29,10 @@ class TokenRequest(BaseModel):
 
     name: str = Field(
         pattern=TOKEN_NAME_PATTERN,
-        description="What it is for; no other token of the namespace has that name.",
+        description="Its name, or purpose; no other token of the namespace has that name.",
         examples=["ada-laptop"],
     )
-    scope: TokenScope = Field(default=TokenScope.READ, description="What its holder may do.")
+    scope: TokenScope = Field(default=TokenScope.READ, description="The rights of its holder.")
     namespace: NamespaceName | None = Field(
         default=None, description="The only namespace that its holder sees; that of the caller by default."
     )
@@ -61,7 +61,7 @@ class TokenResponse(BaseModel):
     scope: TokenScope
     state: str = Field(description="valid, expired or revoked.", examples=["valid"])
     created_at: Moment
-    created_by: str = Field(description="Who made it.", examples=["admin"])
+    created_by: str = Field(description="The user who made it.", examples=["admin"])
     expires_at: Moment | None
     last_used_at: Moment | None = Field(description="When it was last used, to about a minute; null: never.")
     revoked_at: Moment | None
@@ -89,7 +89,7 @@ def _root(text: str) -> str:
 
 
 class NamespaceLimits(BaseModel):
-    """What a namespace may take; what is not given is as for everybody."""
+    """Limits of a namespace; those that are not given are as for everybody."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,14 +102,14 @@ class NamespaceLimits(BaseModel):
 
 
 class NamespaceRequest(BaseModel):
-    """How a namespace shall be."""
+    """The wanted state of a namespace."""
 
     model_config = ConfigDict(extra="forbid")
 
     data_roots: list[Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_root)]] | None = Field(
         default=None,
         max_length=100,
-        description="Where its jobs may read and write besides their own folder: absolute paths, beginnings of URLs; "
+        description="Roots of its jobs' data besides their own folder: absolute paths, beginnings of URLs; "
         "as it was if null, and nowhere at first.",
         examples=[["/data/team-a"]],
     )
@@ -134,7 +134,7 @@ class NamespaceList(BaseModel):
 
 
 class WhoAmIResponse(BaseModel):
-    """Who the caller is, and what the caller may do."""
+    """The caller's identity and rights."""
 
     user: str = Field(examples=["ada"])
     namespace: str | None = Field(description="The only one that the caller sees; null: all of them.")
@@ -155,7 +155,7 @@ class SessionResponse(BaseModel):
 
 
 class VersionResponse(BaseModel):
-    """What the api is."""
+    """The version of the api."""
 
     version: str = Field(description="Of ElasticDL.", examples=["0.1.0"])
     python: str = Field(examples=["3.12.3"])
@@ -189,10 +189,10 @@ class OidcProviderResponse(BaseModel):
         description="Its description is below it, at /.well-known/openid-configuration.",
         examples=["https://accounts.example.org"],
     )
-    client_id: str = Field(description="What the page is called there.", examples=["elasticdl"])
+    client_id: str = Field(description="The identifier of the page there.", examples=["elasticdl"])
 
 
 class ProvidersResponse(BaseModel):
-    """Where a browser can log in."""
+    """The providers where a browser can log in."""
 
     oidc: OidcProviderResponse | None = Field(description="Null where tokens of the cluster are all there is.")

@@ -1,4 +1,4 @@
-"""What was of a job and of the cluster: lives of processes, series of numbers, the ledger of records."""
+"""Schemas of histories of jobs and the cluster: lives of processes, series of numbers, the ledger of records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ProcessResponse(BaseModel):
     """The life of a process of a job."""
 
     role: Role
-    index: int = Field(description="Which of its role.")
-    incarnation: int = Field(description="Which launch of it.")
+    index: int = Field(description="Its index in its role.")
+    incarnation: int = Field(description="The number of its launch.")
     state: str = Field(description="starting, ready, leaving or ended.", examples=["ended"])
     launched_at: Moment
     ready_at: Moment | None = Field(description="When it could work: a worker had registered, a PS answered.")
@@ -44,7 +44,7 @@ class SeriesResponse(BaseModel):
     name: str = Field(examples=["samples_per_second"])
     unit: str = Field(description="Empty for plain numbers.", examples=["records/s"])
     points: list[list[float | Spelled]] = Field(
-        description="Where each lies (seconds since the epoch, or a version), mean, least, largest.",
+        description="The position of each (seconds since the epoch, or a version), mean, least, largest.",
         examples=[[[1769860802.5, 812.5, 790.0, 840.0]]],
     )
 
@@ -69,7 +69,7 @@ class LedgerTasks(TypedDict):
 
 
 class LedgerResponse(BaseModel):
-    """What of a job's plan is done, in work, to do and passed over; it adds up to the plan, always."""
+    """The records of a job's plan that are done, in work, to do and passed over; they add up to the plan, always."""
 
     unit: str = Field(examples=["records"])
     epochs: list[EpochRecords] = Field(
@@ -78,4 +78,4 @@ class LedgerResponse(BaseModel):
     )
     total: LedgerSums = Field(description="Of all epochs.")
     tasks: LedgerTasks = Field(description="Of all epochs.")
-    audit: dict[str, Any] | None = Field(description="What the audit at the end found; null before it.")
+    audit: dict[str, Any] | None = Field(description="The findings of the audit at the end; null before it.")

@@ -1,4 +1,4 @@
-"""What travels over the public routes, for validation and for OpenAPI."""
+"""Schemas of jobs, for validation and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ class JobStateResponse(BaseModel):
     id: str = Field(examples=[EXAMPLE_ID])
     name: str = Field(examples=["digits"])
     namespace: str = Field(examples=["default"])
-    owner: str = Field(description="Who submitted it; empty for jobs of earlier versions.", examples=["ada"])
+    owner: str = Field(description="The user who submitted it; empty for jobs of earlier versions.", examples=["ada"])
     type: JobType
     state: JobState
     reason: str = Field(description="Why it stands there.", examples=["2 of 2 workers fit"])
-    desired: str = Field(description="What is asked of it: run, suspend, cancel or evict.", examples=["run"])
+    desired: str = Field(description="The state asked of it: run, suspend, cancel or evict.", examples=["run"])
     priority: int
     min_workers: int
     max_workers: int
-    target_workers: int = Field(description="How many workers the scheduler grants now.")
+    target_workers: int = Field(description="The number of workers that the scheduler grants now.")
     target_reason: str
     status: dict[str, Any] = Field(
-        description="What its master reported last: progress, speed, ETA, workers, PS, metrics.",
+        description="The last report of its master: progress, speed, ETA, workers, PS, metrics.",
         examples=[{"progress": {"records_done": 1200, "records_total": 3000}, "samples_per_second": 812.5}],
     )
     created_at: Moment
@@ -97,7 +97,7 @@ class JobStateResponse(BaseModel):
 class JobLiveResponse(JobStateResponse):
     """A job as its own stream tells it."""
 
-    ledger: LedgerResponse = Field(description="What became of its records; only the epochs around the present one.")
+    ledger: LedgerResponse = Field(description="The ledger of its records; only the epochs around the present one.")
 
 
 class JobSummaryResponse(JobStateResponse):
@@ -115,7 +115,7 @@ class JobResponse(JobSummaryResponse):
 
 
 class ListedView(enum.StrEnum):
-    """How much is told of each of several jobs."""
+    """The detail of a view in a list of jobs."""
 
     FULL = "full"
     SUMMARY = "summary"
@@ -129,11 +129,11 @@ class JobPageResponse(BaseModel):
         "expected end, loss, model version, and `workers_present` instead of the workers."
     )
     next_page_token: str | None = NEXT_PAGE
-    total: int | None = Field(default=None, description="How many match, on all pages; null unless asked for.")
+    total: int | None = Field(default=None, description="The number of matches on all pages; null unless asked for.")
 
 
 class JobChanges(BaseModel):
-    """What can be changed of a job."""
+    """The fields of a job that can be changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"max_workers": 3}})
 
@@ -189,7 +189,7 @@ class LossPoint(BaseModel):
     """The training loss at one model version."""
 
     model_version: int
-    loss: float | Spelled = Field(description="What JSON cannot write is a string: NaN, Infinity or -Infinity.")
+    loss: float | Spelled = Field(description="Strings for what JSON cannot write: NaN, Infinity, -Infinity.")
     at: Moment
 
 
@@ -219,8 +219,8 @@ class DeviceHolder(BaseModel):
     """A job whose workers hold shares of an accelerator."""
 
     job_id: str = Field(examples=[EXAMPLE_ID])
-    workers: int = Field(description="How many of its workers hold a share.")
-    used: float = Field(description="How much of the accelerator they hold together.", examples=[0.5])
+    workers: int = Field(description="The number of its workers that hold a share.")
+    used: float = Field(description="The part of the accelerator that they hold together.", examples=[0.5])
 
 
 class ClusterDevice(BaseModel):
@@ -229,9 +229,9 @@ class ClusterDevice(BaseModel):
     name: str = Field(examples=["gpu0"])
     declared: bool = Field(description="Whether it was declared, and not found.")
     memory_mib: int = Field(description="0 if that is not known.")
-    model: str = Field(description="What it is, in words.", examples=["NVIDIA H100 80GB HBM3"])
-    used: float = Field(description="How much of it is given out, from 0 to 1.", examples=[0.5])
-    workers: int = Field(description="How many workers hold a share of it.")
+    model: str = Field(description="Its description, in words.", examples=["NVIDIA H100 80GB HBM3"])
+    used: float = Field(description="The part of it that is given out, from 0 to 1.", examples=[0.5])
+    workers: int = Field(description="The number of workers that hold a share of it.")
     jobs: list[DeviceHolder] = Field(
         default_factory=list,
         description="Whose they are, as far as the caller may see these jobs; those that hold most first.",
@@ -245,11 +245,11 @@ class ClusterResponse(BaseModel):
     devices: list[ClusterDevice] = Field(default_factory=list, description="The accelerators, by number.")
     jobs: dict[str, int] = Field(description="Number of jobs by state.", examples=[{"RUNNING": 1, "SUCCEEDED": 4}])
     components: dict[str, str] = Field(
-        description="How each component is: ok, or what is wrong.",
+        description="The state of each component: ok, or what is wrong.",
         examples=[{"database": "ok", "scheduler": "ok", "agent": "ok"}],
     )
     keeps_days: dict[str, float] = Field(
-        description="How many days things are kept; 0 is for ever.",
+        description="The number of days that things are kept; 0 is for ever.",
         examples=[{"jobs": 0, "events": 90, "logs": 30, "bundles": 30}],
     )
 

@@ -1,4 +1,4 @@
-"""What processes of a job do: stacks, traces, logs."""
+"""Schemas of observations of a job's processes: stacks, traces, logs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ThreadResponse(BaseModel):
 
 
 class ProcessStacksResponse(BaseModel):
-    """What a process does."""
+    """The stacks of a process."""
 
     role: Role
     index: int
     incarnation: int
-    state: str = Field(description="What the system says.", examples=["sleeping", "stopped"])
+    state: str = Field(description="Its state, as the system says it.", examples=["sleeping", "stopped"])
     waits_for: str = Field(
-        description="What it waits for, or does.",
+        description="Its wait, or its work.",
         examples=["reading data", "waiting for a lease", "pull from PS 1", "computing", "stopped (SIGSTOP)"],
     )
     error: str = Field(description="Why there are no frames; empty if there are.")
@@ -42,7 +42,7 @@ class ProcessStacksResponse(BaseModel):
 
 
 class StacksResponse(BaseModel):
-    """What the processes of a job do at one moment."""
+    """The stacks of a job's processes at one moment."""
 
     took_s: float = Field(description="Seconds that it took to ask them.")
     processes: list[ProcessStacksResponse]
@@ -65,7 +65,7 @@ class AuditedEpoch(AuditedCounts):
 
 
 class AuditedWorker(BaseModel):
-    """What one incarnation of a worker wrote that it processed."""
+    """The records that one incarnation of a worker wrote that it processed."""
 
     owner: str = Field(examples=["worker-3.1"])
     records: int = Field(description="With repetitions.")
@@ -78,13 +78,13 @@ class RecordAuditResponse(BaseModel):
     """The audit of a job's records, from outside."""
 
     verdict: Literal["held", "broken", "running"]
-    findings: list[str] = Field(description="What is wrong, and what is worth to know.")
+    findings: list[str] = Field(description="Findings: what is wrong, and what is worth knowing.")
     epochs: list[AuditedEpoch] = Field(description="At most 1,000.")
     total: AuditedCounts
     workers: list[AuditedWorker]
     duplicates: int = Field(description="Records that are in the model too often, by the audit at the job's end.")
     redone: int = Field(description="Records that were processed once more, because a worker or a server was lost.")
-    skipped: list[dict[str, Any]] = Field(description="What was passed over, and why.")
+    skipped: list[dict[str, Any]] = Field(description="The records that were passed over, and why.")
 
 
 class LogFileResponse(BaseModel):
@@ -104,7 +104,7 @@ class LogFilesResponse(BaseModel):
 
 
 class TraceWish(BaseModel):
-    """What to record."""
+    """The trace to record."""
 
     seconds: float = Field(default=5.0, gt=0, le=30, description="For how long.")
 

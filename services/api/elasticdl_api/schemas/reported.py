@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Taken(list[T]):
-    """What could be taken of a list.
+    """The items of a list that were accepted.
 
     Attributes:
         refused: why others could not be, the first few of them.

@@ -1,4 +1,4 @@
-"""What travels over the routes that explain the scheduler, for validation and for OpenAPI."""
+"""Schemas of the routes that explain the scheduler, for validation and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Blocker(BaseModel):
 
     job_id: str = Field(examples=["wide-x2k9d4"])
     priority: int
-    workers: int = Field(description="What it holds now.")
+    workers: int = Field(description="The number that it holds now.")
     min_workers: int
     ends_at: Moment | None = Field(description="When it is expected to end; null if that cannot be told.")
 
@@ -38,14 +38,14 @@ class Hidden(BaseModel):
     """Jobs that hold what this one lacks, and that the caller may not see."""
 
     jobs: int
-    workers: int = Field(description="What they hold together.")
+    workers: int = Field(description="The number that they hold together.")
 
 
 class Workers(BaseModel):
     """A job's workers."""
 
     present: int = Field(description="Whose slots are taken now, starting and draining ones included.")
-    target: int = Field(description="What the scheduler grants now.")
+    target: int = Field(description="The number that the scheduler grants now.")
     min: int
     max: int
 
@@ -59,10 +59,10 @@ class Expected(BaseModel):
     seconds_low: float | None = Field(description="Four of five ends are not sooner...", examples=[700.0])
     seconds_high: float | None = Field(description="...and not later than this.", examples=[1008.0])
     basis: str = Field(
-        description="How its speed is known: measured, similar (from jobs like it), estimated or assumed.",
+        description="The source of its speed: measured, similar (from jobs like it), estimated or assumed.",
         examples=["measured"],
     )
-    why_unknown: str = Field(default="", description="What is missing when there is no end.")
+    why_unknown: str = Field(default="", description="The missing knowledge when there is no end.")
 
 
 class Rate(BaseModel):
@@ -78,7 +78,7 @@ class Remedy(BaseModel):
     """Something that would give the job more workers; it was tried on the policy."""
 
     text: str = Field(examples=["with priority 1: it would have 2 workers instead of 1"])
-    workers: int = Field(description="How many it would have, once others have left.")
+    workers: int = Field(description="The number that it would have, once others have left.")
     change: dict[str, Any] = Field(
         description="The same for POST /scheduler/what-if.", examples=[{"priorities": {EXAMPLE_ID: 1}}]
     )
@@ -86,7 +86,7 @@ class Remedy(BaseModel):
 
 
 class QuotaUse(BaseModel):
-    """What the job's team may have, in slots."""
+    """The limits and use of the job's team, in slots."""
 
     team: str
     used: float
@@ -96,7 +96,7 @@ class QuotaUse(BaseModel):
 
 
 class JobChange(BaseModel):
-    """What a decision did to a job."""
+    """The effect of a decision on a job."""
 
     sequence: int = Field(description="Number of the decision.")
     at: Moment
@@ -111,7 +111,7 @@ class JobChange(BaseModel):
 class SlotUse(BaseModel):
     """Worker slots of the cluster."""
 
-    total: int = Field(description="What jobs may have together.")
+    total: int = Field(description="The slots that jobs may have together.")
     used: int = Field(description="Taken by processes of jobs.")
     free: int
     leaving: int = Field(description="Still taken by jobs that are over.")
@@ -125,12 +125,12 @@ class WorkerDevices(BaseModel):
 
 
 class DeviceNeed(BaseModel):
-    """What a job's workers ask of the accelerators, and what they have."""
+    """The accelerators that a job's workers ask for, and those they have."""
 
-    share: float = Field(description="What each worker takes: a part of one device, or whole ones.", examples=[0.5])
+    share: float = Field(description="The share of each worker: a part of one device, or whole ones.", examples=[0.5])
     total: int = Field(description="Devices of the cluster.")
-    used: float = Field(description="How much of them is given out, all jobs together.", examples=[1.5])
-    held: list[WorkerDevices] = Field(description="What the job's workers have, in the order of their indices.")
+    used: float = Field(description="The part of them that is given out, all jobs together.", examples=[1.5])
+    held: list[WorkerDevices] = Field(description="The devices of the job's workers, in the order of their indices.")
 
 
 class Explanation(BaseModel):
@@ -142,12 +142,12 @@ class Explanation(BaseModel):
     priority: int
     workers: Workers
     reason: ReasonResponse = Field(description="The one primary reason that is in force.")
-    blockers: list[Blocker] = Field(description="Who holds what it lacks, most important first.")
+    blockers: list[Blocker] = Field(description="The holders of what it lacks, most important first.")
     hidden_blockers: Hidden
     next: ReasonResponse | None = Field(
         description="The reason after the scheduler's next pass, if that changes something."
     )
-    remedies: list[Remedy] = Field(description="What would help, the least change first.")
+    remedies: list[Remedy] = Field(description="Changes that would help, the least first.")
     slots: SlotUse
     devices: DeviceNeed | None = Field(
         default=None, description="Null for a job that asks for none, and for one that is over."
@@ -160,7 +160,7 @@ class Explanation(BaseModel):
 
 
 class NodeSlots(BaseModel):
-    """What jobs may have of one machine."""
+    """The slots of one machine for jobs."""
 
     name: str = Field(examples=["local"])
     slots: float
@@ -194,8 +194,8 @@ class PresentPlan(BaseModel):
     input_hash: str | None = Field(description="Hash of what that decision was made on.")
     decided_at: Moment | None = Field(description="When the scheduler looked last.")
     age_s: float | None
-    seconds: float | None = Field(description="How long that took.")
-    passes: int | None = Field(description="How often it has looked.")
+    seconds: float | None = Field(description="The seconds that it took.")
+    passes: int | None = Field(description="The number of its passes.")
     slots: SlotUse
     nodes: list[NodeSlots]
     others: Hidden = Field(description="Jobs that hold slots, and that the caller may not see.")
@@ -230,7 +230,7 @@ class _Strict(BaseModel):
 class HypotheticalJob(_Strict):
     """A job that does not exist. Its speed is that of ``like``, else of past jobs of its model, else as given."""
 
-    name: str = Field(default="new", min_length=1, max_length=60, description="How the answer names it.")
+    name: str = Field(default="new", min_length=1, max_length=60, description="Its name in the answer.")
     min_workers: Count = 1
     max_workers: Count = 1
     priority: Rank = 0
@@ -241,7 +241,7 @@ class HypotheticalJob(_Strict):
     num_ps: int | None = Field(default=None, ge=0, le=10_000)
     use_async: bool | None = None
     worker_resource_request: str | None = Field(
-        default=None, max_length=100, description="What a worker takes of an accelerator.", examples=["gpu=0.5"]
+        default=None, max_length=100, description="The share of an accelerator for a worker.", examples=["gpu=0.5"]
     )
     records_per_second: float | None = Field(
         default=None,
@@ -288,16 +288,16 @@ class WhatIf(_Strict):
 
 
 class Course(BaseModel):
-    """What is expected of a job."""
+    """The expected course of a job."""
 
-    workers: int = Field(description="What the policy gives it now, once others have left.")
+    workers: int = Field(description="The number that the policy gives it now, once others have left.")
     starts_at: Moment | None
     ends_at: Moment | None
     reason: ReasonResponse
 
 
 class Effect(BaseModel):
-    """What the changes do to a job."""
+    """The effect of the changes on a job."""
 
     job_id: str = Field(description="Of a hypothetical job: its name in the question.")
     hypothetical: bool
@@ -305,12 +305,12 @@ class Effect(BaseModel):
     before: Course | None = Field(description="Null for a job that does not exist.")
     after: Course | None = Field(description="Null for a job that is left out.")
     delay_s: float | None = Field(
-        description="How much later it ends; negative is sooner. Null if that cannot be told."
+        description="The seconds by which it ends later; negative is sooner. Null if that cannot be told."
     )
 
 
 class EffectOnOthers(BaseModel):
-    """What the changes do to jobs that the caller may not see."""
+    """The effect of the changes on jobs that the caller may not see."""
 
     jobs: int
     sooner: int

@@ -1,1 +1,1 @@
-"""What Prometheus is told: the numbers of every process, collected through the agent, and of the jobs."""
+"""Metrics for Prometheus: the numbers of every process, collected through the agent, and of the jobs."""

@@ -21,7 +21,7 @@ MOST_PROCESSES = 2000
 
 @dataclass(frozen=True)
 class Collected:
-    """What processes told.
+    """The metrics of processes.
 
     Attributes:
         processes: by id, the numbers of each; None of one that did not answer.
@@ -51,7 +51,7 @@ class MeterCollection:
         self._last: tuple[float, Collected] | None = None
 
     async def read(self) -> Collected:
-        """What they tell now, or told a moment ago; raises nothing for those that do not."""
+        """Collects metrics now, or returns those of a moment ago; raises nothing for processes that do not answer."""
         async with self._asking:
             if self._last is None or self._clock() - self._last[0] > FRESH_S:
                 collected = await self._collect()

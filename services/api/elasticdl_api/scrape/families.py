@@ -1,4 +1,4 @@
-"""What was collected as families of metrics: their names, their labels, and whose eyes they are for."""
+"""Collected metrics as families: their names, their labels, and whose eyes they are for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "elasticdl_scheduler_plan_age_seconds": ("Seconds since it looked last.", ()),
     "elasticdl_scheduler_plan_seconds": ("Seconds that its last look took.", ()),
     "elasticdl_scheduler_epoch": ("Its epoch.", ()),
-    "elasticdl_scheduler_passes_total": ("How often it has looked.", ()),
+    "elasticdl_scheduler_passes_total": ("The number of its passes.", ()),
     "elasticdl_scheduler_changes_total": ("Targets and states of jobs that it has changed.", ()),
     "elasticdl_scrape_processes": ("Processes of jobs, by how they answered this scrape.", ("outcome",)),
     "elasticdl_scrape_seconds": ("How long it took to ask all processes.", ()),

@@ -25,7 +25,7 @@ def entry(
     *,
     namespace: str | None = None,
 ) -> Insert:
-    """What says that somebody changes something, to be executed in the transaction of the change.
+    """The statement that records a change, to be executed in the transaction of the change.
 
     Args:
         identity: who does it.
@@ -70,7 +70,7 @@ async def record(
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Which entries to list.
+    """Filters of a list of entries.
 
     Attributes:
         namespace: only of that namespace.

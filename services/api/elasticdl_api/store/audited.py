@@ -1,4 +1,4 @@
-"""What is durable of a job's records: its plan and its done-marks."""
+"""Durable records of a job's progress: its plan and its done-marks."""
 
 from __future__ import annotations
 

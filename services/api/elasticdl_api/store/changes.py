@@ -1,4 +1,4 @@
-"""What changed since it was looked at last: few queries for any number of jobs that are watched.
+"""Reads changes since the last look: few queries for any number of jobs that are watched.
 
 A job's row has a version that differs after every write of it, also after those that count for no revision: the
 transaction that wrote it (``xmin``).
@@ -50,7 +50,7 @@ class ChangeStore:
         self._database = database
 
     async def read_jobs(self, versions: Mapping[str, str], namespace: str | None) -> dict[str, ChangedJob]:
-        """Those of the jobs whose version is not the given one.
+        """The jobs whose version is not the given one.
 
         Args:
             versions: the known versions by job; empty for a job that was not read yet.

@@ -36,7 +36,7 @@ from elasticdl_runtime.database.queries import Query
 
 
 class JobOrder(enum.StrEnum):
-    """What jobs are ordered by, ``-`` for the largest first; jobs that are equal in it by their ids."""
+    """Orders of jobs, ``-`` for the largest first; jobs that are equal in it by their ids."""
 
     CREATED_AT = "created_at"
     NEWEST = "-created_at"
@@ -59,7 +59,7 @@ class JobOrder(enum.StrEnum):
 
     @property
     def field(self) -> str:
-        """What it compares."""
+        """The field that it compares."""
         return self.value.removeprefix("-")
 
     @property
@@ -70,7 +70,7 @@ class JobOrder(enum.StrEnum):
 
 @dataclass(frozen=True)
 class JobFilters:
-    """Which jobs to list.
+    """Filters of a list of jobs.
 
     Attributes:
         namespace: only of that namespace.
@@ -149,14 +149,14 @@ class JobLists:
         return ListedJobs(await show(page, namespace), last, len(rows) > limit)
 
     async def count(self, filters: JobFilters, *, namespace: str | None) -> int:
-        """How many jobs match."""
+        """The number of jobs that match."""
         values = _values(filters, namespace)
         rows = await self._database.fetch(_count_query(frozenset(values)), **values)
         return int(rows[0]["number"])
 
 
 def _place_of(row: Any, order: JobOrder) -> list[Any]:
-    """Where a job stands in an order, as JSON data."""
+    """The position of a job in an order, as JSON data."""
     value = row[_PLACE]
     return [value.isoformat() if isinstance(value, datetime) else value, row["id"]]
 
@@ -219,7 +219,7 @@ def _end() -> ColumnElement[Any]:
 
 
 def _key(order: JobOrder) -> ColumnElement[Any]:
-    """What an order compares."""
+    """The sort key of an order."""
     numbers = {
         "progress": _columns.progress,
         "workers": case((_LIVE, cast(_columns.workers_present, Double))),

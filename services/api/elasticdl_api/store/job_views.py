@@ -215,7 +215,7 @@ class ShownJobs:
         return [(row["id"], _event(row, hidden)) for row in rows]
 
     async def list_seen(self, job_ids: Sequence[str], *, namespace: str | None) -> frozenset[str]:
-        """Those of some jobs that a reader of that namespace sees; all, also such as are gone, if that is None."""
+        """The jobs among some that a reader of that namespace sees; all, also such as are gone, if that is None."""
         return frozenset(job_ids) - await self._hidden([job_ids], namespace)
 
     async def summaries(self, rows: Sequence[Mapping[str, Any]], namespace: str | None) -> list[bytes]:
@@ -260,7 +260,7 @@ def _summary(row: Mapping[str, Any], hidden: frozenset[str]) -> bytes:
 
 
 def _values(row: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
-    """What a row says, without specification and status."""
+    """The values of a row, without specification and status."""
     values = {name: row[name] for name in _PLAIN}
     for name in _MOMENTS:
         if values[name] is not None:

@@ -220,12 +220,12 @@ class JobStore:
             await connection.execute(select(func.pg_notify(t.CHANNEL, job_id)))
 
     async def count_by_state(self, namespace: str | None) -> dict[JobState, int]:
-        """How many jobs are in each state."""
+        """The number of jobs in each state."""
         rows = await self._database.fetch(_COUNT_BY_STATE, namespace=namespace)
         return {JobState(row["state"]): row["number"] for row in rows}
 
     async def look_at_all(self, namespace: str | None) -> tuple[dict[JobState, int], bool]:
-        """How many jobs are in each state, and whether any scheduler leads."""
+        """The number of jobs in each state, and whether any scheduler leads."""
         ((counts, led),) = await self._database.fetch(_AT_A_GLANCE, namespace=namespace)
         return {JobState(state): number for state, number in json.loads(counts or "{}").items()}, led
 

@@ -1,4 +1,4 @@
-"""What done-marks say about the epochs of a training job."""
+"""Progress of a training job's epochs by done-marks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class NamespaceStore:
         self._database = database
 
     async def list_all(self, user: Identity) -> list[Mapping[Any, Any]]:
-        """Those that the user sees, by name."""
+        """The namespaces that the user sees, by name."""
         async with self._database.transaction() as connection:
             return list((await connection.execute(_seen_by(user))).mappings())
 
@@ -46,7 +46,7 @@ class NamespaceStore:
         return dict(found[0])
 
     async def get_limits(self, name: str) -> Mapping[str, Any]:
-        """What a namespace may take, as far as that was said; nothing for one that was never made."""
+        """The limits of a namespace, as far as they were set; nothing for one that was never made."""
         query = select(t.namespaces.c.limits).where(t.namespaces.c.name == name)
         async with self._database.reading() as connection:
             return (await connection.execute(query)).scalar_one_or_none() or {}

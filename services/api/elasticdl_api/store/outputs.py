@@ -1,4 +1,4 @@
-"""What a job made, as it is shown: checkpoints, evaluations, artifacts. Postgres writes the JSON."""
+"""Outputs of a job, as they are shown: checkpoints, evaluations, artifacts. Postgres writes the JSON."""
 
 from __future__ import annotations
 

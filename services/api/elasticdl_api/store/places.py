@@ -29,7 +29,7 @@ class PlaceStore:
         return tuple(str(root) for root in roots or ())
 
     async def filter_own(self, job_ids: Collection[str], namespace: str) -> frozenset[str]:
-        """Those of some jobs that belong to a namespace."""
+        """The jobs among some that belong to a namespace."""
         if not job_ids:
             return frozenset()
         query = select(t.jobs.c.id).where(t.jobs.c.id.in_(sorted(job_ids)), t.jobs.c.namespace == namespace)

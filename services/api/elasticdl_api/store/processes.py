@@ -37,7 +37,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class LifeReport:
-    """What a master tells of a process.
+    """A master's report of a process' life.
 
     Attributes:
         key: which.
@@ -60,7 +60,7 @@ class LifeReport:
 
 @dataclass(frozen=True)
 class MasterEnding:
-    """How a master ended.
+    """The end of a master.
 
     Attributes:
         cause: why.
@@ -212,7 +212,7 @@ class ProcessLists:
     async def list_page(
         self, job_id: str, *, role: Role | None, after: Sequence[Any] | None, limit: int
     ) -> list[tuple[ProcessKey, ProcessLife]]:
-        """Those after a place, by role, index and incarnation."""
+        """The processes after a place, by role, index and incarnation."""
         place = dict(zip(("after_role", "after_index", "after_incarnation"), after or (None,) * 3, strict=True))
         rows = await self._database.fetch(_PAGE, job_id=job_id, role=role, limit=limit, **place)
         return [((row["role"], row["index"], row["incarnation"]), _life(row)) for row in rows]

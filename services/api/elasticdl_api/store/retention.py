@@ -1,4 +1,4 @@
-"""What is old enough to go, in batches; only the database: files are removed after their rows."""
+"""Removes what is old enough, in batches; only the database: files are removed after their rows."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ class RetentionStore:
         return await self._remove(delete(t.bundles).where(bundles.used_at < _before(days), ~needed))
 
     async def list_bundles(self, digests: Sequence[str]) -> frozenset[str]:
-        """Those of some digests that a namespace has."""
+        """The digests among some that a namespace has."""
         query = select(t.bundles.c.digest).where(t.bundles.c.digest.in_(list(digests)))
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 
     async def list_jobs(self, job_ids: Sequence[str]) -> frozenset[str]:
-        """Those of some jobs that exist."""
+        """The jobs among some that exist."""
         query = select(t.jobs.c.id).where(t.jobs.c.id.in_(list(job_ids)))
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())

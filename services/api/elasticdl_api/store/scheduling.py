@@ -1,4 +1,4 @@
-"""What the scheduler sees and has decided. Everything here only reads."""
+"""The scheduler's view and decisions. Everything here only reads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class DecisionFilters:
-    """Which decisions to list.
+    """Filters of a list of decisions.
 
     Attributes:
         namespace: only those that changed a job of that namespace; None for all.
@@ -115,13 +115,13 @@ class SchedulingStore:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def filter_by_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
-        """Those of the jobs that are of that namespace."""
+        """The jobs that are of that namespace."""
         query = select(t.jobs.c.id).where(t.jobs.c.id.in_(job_ids), t.jobs.c.namespace == namespace)
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 
     async def count_by_reason(self, namespace: str | None) -> dict[tuple[str, str], int]:
-        """How many jobs that are not over stand in each state for each reason."""
+        """The number of jobs that are not over in each state for each reason."""
         decided = t.in_states(SCHEDULABLE_STATES)
         code = case((decided, func.coalesce(t.jobs.c.target_detail["code"].astext, "")), else_="")
         query = (

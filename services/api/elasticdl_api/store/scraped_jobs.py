@@ -49,7 +49,7 @@ class ScrapedJob:
 
 @dataclass(frozen=True)
 class LostProcesses:
-    """How many processes of a job were lost, of one role for one cause."""
+    """The number of a job's processes that were lost, of one role for one cause."""
 
     job_id: str
     role: str
@@ -123,7 +123,7 @@ class ScrapedJobs:
         ]
 
     async def count_lost(self, job_ids: Sequence[str]) -> list[LostProcesses]:
-        """How many processes of these jobs were lost."""
+        """The numbers of these jobs' processes that were lost."""
         rows = await self._database.fetch(_LOST, jobs=list(job_ids), causes=[str(one) for one in LOSSES])
         return [LostProcesses(row["job_id"], row["role"], row["cause"], row["number"]) for row in rows]
 

@@ -80,7 +80,7 @@ async def write_rows(
 
 @dataclass(frozen=True)
 class ReadSeries:
-    """What was read of a stretch of time.
+    """Series of a stretch of time.
 
     Attributes:
         since: its beginning; of what there is if none was asked for.

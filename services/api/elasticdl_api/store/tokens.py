@@ -32,7 +32,7 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 @dataclass(frozen=True)
 class TokenGrant:
-    """What a new token is to be.
+    """The wanted properties of a new token.
 
     Attributes:
         name: what it is for.

@@ -1,4 +1,4 @@
-"""What a reader of one namespace may see: reasons and events name no job of another namespace."""
+"""Visibility for a reader of one namespace: reasons and events name no job of another namespace."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _hidden(
 
 
 def without_names(detail: Mapping[str, Any], unseen: Sequence[str]) -> dict[str, Any]:
-    """What an event says besides, for a reader who does not see these jobs."""
+    """The details of an event, for a reader who does not see these jobs."""
     seen = [one for one in blockers_of(detail) if one not in unseen]
     return {**detail, "blockers": seen, "text": hide_names(str(detail.get("text", "")), unseen)}
 

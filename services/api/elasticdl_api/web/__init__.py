@@ -1,1 +1,1 @@
-"""What all routes share: who calls, JSON bodies, query parameters, problem details, metrics."""
+"""Parts shared by all routes: who calls, JSON bodies, query parameters, problem details, metrics."""

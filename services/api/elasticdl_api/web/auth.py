@@ -144,7 +144,7 @@ class TokenVerifier:
         return await self._holder(digest)
 
     async def _holder(self, digest: str) -> Identity:
-        """Who has the token with that digest."""
+        """The holder of the token with that digest."""
         rows = await self._database.fetch(_FIND_TOKEN, digest=digest)
         if not rows:
             raise UnauthenticatedError(
@@ -268,7 +268,7 @@ class AuthenticationMiddleware:
         await self._app(scope, receive, send)
 
     async def _user(self, scope: Scope) -> Identity:
-        """Who sends a request: by the token in its header, else by the session in its cookie."""
+        """The sender of a request: by the token in its header, else by the session in its cookie."""
         session = session_of(scope)
         if session is None:
             return await self._verify(bearer_of(scope))
@@ -310,12 +310,12 @@ async def current_master(request: Request) -> tokens.Claims:
 
 
 def token_digest(token: str) -> str:
-    """How a token is kept: the SHA-256 of it, as hex digits. Tokens are random, so that needs no salt."""
+    """The kept form of a token: the SHA-256 of it, as hex digits. Tokens are random, so that needs no salt."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def credential_of(scope: Scope) -> str:
-    """What a request shows to say who sends it: its bearer token, else its session; empty for nothing."""
+    """The credential of a request: its bearer token, else its session; empty for neither."""
     return _find_bearer(scope) or session_of(scope) or ""
 
 

@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Called(Protocol):
-    """Who is called."""
+    """An object that is called at each beat."""
 
     def beat(self) -> float:
         """Does something; returns the seconds after which it is called again."""
@@ -34,7 +34,7 @@ class Beats:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """How many are called."""
+        """The number of objects that are called."""
         return len(self._beat_of)
 
     def add(self, called: Called, after_s: float) -> None:

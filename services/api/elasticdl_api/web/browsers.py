@@ -1,4 +1,4 @@
-"""What keeps pages of others away: which names the api answers to, and the headers of every answer.
+"""Protection from pages of others: names that the api answers to, and the headers of every answer.
 
 A page can give its own name the address of this machine (DNS rebinding); a browser then lets it read what is here.
 The name stays in the Host header, so names that nobody said are ours are refused. Addresses need no such care.

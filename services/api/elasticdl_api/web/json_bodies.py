@@ -23,7 +23,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},:]', re.DOTALL)
 
 @dataclass(frozen=True)
 class JsonBounds:
-    """What a JSON text may be.
+    """Bounds on a JSON text.
 
     Attributes:
         depth: objects and arrays within each other.

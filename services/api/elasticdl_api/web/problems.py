@@ -125,8 +125,8 @@ class FieldProblem(BaseModel):
     """One thing that is wrong with the request."""
 
     field: str = Field(description="The field, or its place in the request.", examples=["minibatch_size"])
-    message: str = Field(description="What is wrong with it.", examples=["'64' is not a whole number"])
-    fix: str = Field(description="What to give instead.", examples=["give a whole number"])
+    message: str = Field(description="The fault of the field.", examples=["'64' is not a whole number"])
+    fix: str = Field(description="The remedy: what to give instead.", examples=["give a whole number"])
 
 
 class ProblemDetails(BaseModel):
@@ -135,9 +135,9 @@ class ProblemDetails(BaseModel):
     type: str = Field(description="A name of this kind of problem.", examples=["urn:elasticdl:problem:not_found"])
     title: str = Field(description="The status in words.", examples=["Not Found"])
     status: int = Field(description="The HTTP status.", examples=[404])
-    detail: str = Field(description="What happened, and where.", examples=["there is no job digits-x7k2p9"])
+    detail: str = Field(description="The failure, and its place.", examples=["there is no job digits-x7k2p9"])
     code: str = Field(description="The kind of problem, for programs.", examples=["not_found"])
-    fix: str = Field(description="What to do next.", examples=["list the jobs: `elasticdl jobs list`, or GET /jobs"])
+    fix: str = Field(description="The next step.", examples=["list the jobs: `elasticdl jobs list`, or GET /jobs"])
     problems: list[FieldProblem] | None = Field(default=None, description="All that is wrong, field by field.")
     request_id: str = Field(
         default="", description="Names the request in the server's log.", examples=["5f0c1b2a3d4e4c6f"]
@@ -247,7 +247,7 @@ def _response(status: int, code: str, detail: str, fix: str, extra: dict[str, An
 
 
 def problem_content(status: int, code: str, detail: str, fix: str) -> dict[str, Any]:
-    """What every problem says."""
+    """The content of every problem."""
     return {
         "type": f"urn:elasticdl:problem:{code}",
         "title": http.HTTPStatus(status).phrase,

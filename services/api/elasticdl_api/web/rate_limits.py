@@ -1,4 +1,4 @@
-"""How often a caller may ask: token buckets, one for each token, one for each address whose tokens are not valid.
+"""Limits on the rate of requests: token buckets, one for each token, one for each address whose tokens are not valid.
 
 The headers are those of the IETF's draft (``draft-ietf-httpapi-ratelimit-headers``): ``RateLimit-Limit`` is what may
 be asked at once, ``RateLimit-Remaining`` what is left, ``RateLimit-Reset`` the seconds until all is there again.
@@ -26,7 +26,7 @@ KNOWN_TOKENS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """How often a caller may ask.
+    """A rate of requests.
 
     Attributes:
         per_s: requests a second, in the long run.
@@ -39,7 +39,7 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a caller may still ask.
+    """The requests that a caller may still make.
 
     Attributes:
         granted: whether this request is within the rate.

@@ -41,7 +41,7 @@ async def keep_renewing(context: ssl.SSLContext, certificate: Path, key: Path) -
 
 
 def _marks(*paths: Path) -> Marks:
-    """What is another after a file was changed or replaced."""
+    """The marks that change when a file is changed or replaced."""
     found = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""What is sent for a GET, and what need not be sent: entity tags, 304, gzip.
+"""Representations for a GET: entity tags, 304, gzip.
 
 The tag of a body is a strong hash of it, unless the route gave one; compressed it is another one (``-gzip``). Streams
 and files are passed on as they come. Answers are compressed only where they are read, so that nothing that a caller

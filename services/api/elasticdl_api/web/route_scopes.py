@@ -14,7 +14,7 @@ _VERSION = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
-    """What a route needs.
+    """The rights that a route needs.
 
     Attributes:
         scope: the least scope that may use it.
@@ -91,7 +91,7 @@ _MATCHERS = [
 
 
 def rules_of(method: str, path: str) -> list[RouteRule]:
-    """What a request needs; nothing where there is no such route."""
+    """The rules for a request; nothing where there is no such route."""
     asked = "GET" if method == "HEAD" else method
     bare = path.removeprefix(_VERSION) if path.startswith(f"{_VERSION}/") else path
     return [rule for known, pattern, rule in _MATCHERS if known == asked and pattern.match(bare)]

@@ -23,7 +23,7 @@ from elasticdl_runtime.lifecycle import end_all, in_thread
 
 @dataclass(frozen=True)
 class Body:
-    """What is sent.
+    """The body to send.
 
     Args:
         pieces: the content.
@@ -97,7 +97,7 @@ async def opened_file(opening: Callable[[], int]) -> AsyncGenerator[int]:
 
 @contextlib.asynccontextmanager
 async def read_in_threads(pieces: Generator[bytes]) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """What a generator yields, computed in threads; it is closed at the end of the block.
+    """Yields a generator's items, computed in threads; it is closed at the end of the block.
 
     Args:
         pieces: blocks where it reads.

@@ -44,7 +44,7 @@ BACKGROUND_DONE = Gauge(
 
 
 def tell_of(task: str) -> Callable[[int, bool], None]:
-    """What takes the news of the items of a background task."""
+    """A function that takes the news of the items of a background task."""
 
     def tell(number: int, failed: bool) -> None:
         BACKGROUND_PUT_OFF.labels(task).set(number)

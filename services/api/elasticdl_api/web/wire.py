@@ -33,7 +33,7 @@ STALL_S = 30.0
 
 @dataclass
 class WireLimits:
-    """What connections may do, and how many strangers there are.
+    """Limits on connections, and on the number of strangers.
 
     Attributes:
         head_s: seconds in which the head of a request must be there, from its first byte or the connection's begin.
@@ -49,7 +49,7 @@ class WireLimits:
 
 
 class Pushing(Protocol):
-    """Who writes the body of a response straight to its connection."""
+    """A writer of the body of a response straight to its connection."""
 
     def writable(self) -> None:
         """The connection takes bytes again."""
@@ -165,7 +165,7 @@ class Wire(HttpToolsProtocol):
 
     @property
     def beats(self) -> Beats:
-        """What calls all who push on any connection."""
+        """A timer that calls all who push on any connection."""
         return self._limits.beats
 
     def begin_push(self, pushing: Pushing) -> bool:

@@ -16,7 +16,7 @@ _COLLECTIONS = ("todo", "doing", "deadlines", "done", "results", "quarantined", 
 
 
 class MemoryStore:
-    """What a server would hold: outlives the queues (masters) that use it.
+    """The state of a server: outlives the queues (masters) that use it.
 
     Args:
         clock: seconds; stands for the store's clock.
@@ -42,7 +42,7 @@ class MemoryStore:
         self.posts: dict[int, str] = {}
 
     def saved(self) -> dict[str, Any]:
-        """What is there now, for ``lose_tail``."""
+        """The present content, for ``lose_tail``."""
         now = {name: getattr(self, name) for name in ("ready", "notes", "counter", "sequence")}
         return now | {name: getattr(self, name).copy() for name in _COLLECTIONS}
 

@@ -30,7 +30,7 @@ class StoreLostError(UnavailableError):
 
 
 class Outcome(enum.StrEnum):
-    """What became of a report or a return."""
+    """Outcomes of a report or a return."""
 
     ACCEPTED = "accepted"
     REPLAY = "replay"
@@ -72,7 +72,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """What one owner asks of the queue at once: to report a task, to lease others, or both, in this order.
+    """A request of one owner: to report a task, to lease others, or both, in this order.
 
     Attributes:
         owner: who asks.
@@ -91,7 +91,7 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class TaskReply:
-    """What came of a request.
+    """The answer to a request.
 
     Attributes:
         outcome: of the report; None if there was none.
@@ -187,7 +187,7 @@ class TaskQueue(Protocol):
         ...
 
     async def kept(self) -> Mapping[int, str]:
-        """What is to be told to the api."""
+        """The messages that are to be told to the api."""
         ...
 
     async def counts(self) -> Counts:

@@ -1,4 +1,4 @@
-"""What became of the records of tasks: with the done-marks, and rolled back with them.
+"""Accounts of tasks' records: kept with the done-marks, and rolled back with them.
 
 A task's records are the rows that the parameter servers took, unless its worker says otherwise: records were passed
 over, or the user's ``feed`` gives other rows than records. Only such tasks have an entry here.
@@ -17,7 +17,7 @@ from elasticdl_core.task import TaskId
 
 @dataclass(frozen=True)
 class RecordAccount:
-    """What a worker said of a task, or a part of one, beside that it is done.
+    """A worker's account of a task, or a part of one, beside that it is done.
 
     Attributes:
         skips: what was passed over: records of the source, and rows out of ``feed`` in minibatches left out.
@@ -31,12 +31,12 @@ class RecordAccount:
         return bool(self.skips) or self.fed is not None
 
     def rows(self, records: int) -> int:
-        """How many rows of so many records must be in the model."""
+        """The number of rows that so many records must be in the model as."""
         fed = self.skips.rows_of(records) if self.fed is None else self.fed
         return fed - self.skips.count(SkipReason.NAN)
 
     def skipped(self, records: int) -> Skips:
-        """What of so many records was passed over, in records: bad minibatches are noted in rows out of ``feed``."""
+        """The number of records passed over among so many: bad minibatches are noted in rows out of ``feed``."""
         return self.skips.in_records(records, self.fed)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class AccountBook:
 
     @property
     def skips(self) -> Skips:
-        """What was passed over in all."""
+        """All that was passed over."""
         return self._skips
 
     def record(self, task: TaskId, account: RecordAccount) -> Changes:
@@ -110,16 +110,16 @@ class AccountBook:
         return sorted(self._accounts.items())
 
     def rows(self, task: TaskId) -> int:
-        """How many rows of a whole task, done in any parts, must be in the model."""
+        """The number of rows that a whole task, done in any parts, must be in the model as."""
         parts = self._of.get((task.epoch, task.index), ())
         return task.records + sum(self._accounts[part].rows(part.records) - part.records for part in parts)
 
     def rows_of(self, records: int) -> int:
-        """How many rows so many done records of all epochs must be in the model as."""
+        """The number of rows that so many done records of all epochs must be in the model as."""
         return records + sum(account.rows(task.records) - task.records for task, account in self._accounts.items())
 
     def skipped(self, task: TaskId) -> int:
-        """How many records of a whole task, done in any parts, were passed over."""
+        """The number of a whole task's records, done in any parts, that were passed over."""
         return sum(
             self._accounts[part].skipped(part.records).records for part in self._of.get((task.epoch, task.index), ())
         )

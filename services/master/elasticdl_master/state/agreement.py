@@ -26,7 +26,7 @@ def contradiction(machine: JobMachine, counts: Counts) -> str:
 
 
 def news_in(machine: JobMachine, contents: Contents) -> list[ev.Event]:
-    """What the queue knows and the machine has missed: tasks that are done, and leases of workers that live."""
+    """Events that the queue knows and the machine has missed: tasks that are done, leases of workers that live."""
     holders = {token: worker.owner for worker, token, _ in machine.workers.leases()}
     news: list[ev.Event] = [
         ev.TaskReported(task, holders.get(token, ""), token, contents.results.get(task, b""))

@@ -150,7 +150,7 @@ class RecordAudit:
 
     @property
     def skipped(self) -> list[dict[str, Any]]:
-        """What was passed over, as JSON data: one entry for each reason and kind of data."""
+        """The passed over records, as JSON data: one entry for each reason and kind of data."""
         entries = [{"of": "main", **entry} for entry in self._epochs.accounts.skips.to_json()]
         plans = {"main": self._job.plans.main, "validation": self._job.plans.validation}
         for of, plan in plans.items():

@@ -61,7 +61,7 @@ class CheckpointBook:
 
     @property
     def to_restore(self) -> Manifest | None:
-        """What the PS shall hold when they are empty: the newest of this job, or what it starts from."""
+        """The checkpoint for PS that are empty: the newest of this job, or what it starts from."""
         return self.latest or self.initial
 
     def due(self, version: int, now: float) -> str:

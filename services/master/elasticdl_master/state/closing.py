@@ -92,7 +92,7 @@ class Closing:
         return self._close_training(now)
 
     def payload(self) -> dict[str, Any]:
-        """What a worker must know to export."""
+        """The facts that a worker needs to export."""
         if self.final is None:
             return {}
         return {

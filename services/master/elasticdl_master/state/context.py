@@ -1,4 +1,4 @@
-"""What all parts of the machine share: the job, what bounds it, and the mirrors of the world around it."""
+"""The context of all parts of the machine: the job, its bounds, and mirrors of the world around it."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ class JobContext:
 
     @property
     def spec(self) -> JobSpec:
-        """What the user asked for."""
+        """The specification that the user gave."""
         return self.setup.spec

@@ -1,4 +1,4 @@
-"""How a job ends: workers leave, a last checkpoint where it makes sense, PS leave, the state is posted."""
+"""The end of a job: workers leave, a last checkpoint where it makes sense, PS leave, the state is posted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WISHES = {"cancel": JobState.CANCELLED, "suspend": JobState.SUSPENDED, "evict":
 
 
 class EndingStep(enum.StrEnum):
-    """How far the end has come."""
+    """Steps of the end."""
 
     BEGIN = "begin"
     DRAINING = "draining"

@@ -22,7 +22,7 @@ from elasticdl_master.state.plan import JobPlans
 
 
 class Epochs:
-    """What is done of the main work.
+    """Progress of the main work.
 
     Args:
         plans: what there is to do.
@@ -91,7 +91,7 @@ class Epochs:
         return before + self.ledger.done()
 
     def results(self) -> dict[TaskId, bytes]:
-        """What the queue keeps with done tasks: accounts that are not as expected."""
+        """The results that the queue keeps with done tasks: accounts that are not as expected."""
         done = set(self.done())
         return {task: account.within(b"") for task, account in self.accounts.items() if task in done}
 
@@ -104,11 +104,11 @@ class Epochs:
     # -- what is to do ---------------------------------------------------------------------------------------------
 
     def remaining(self) -> list[TaskId]:
-        """What is to do of the present epoch, in its order."""
+        """The tasks of the present epoch that are to do, in its order."""
         return self.ledger.remaining(range(self._plans.main.ready))
 
     def pending(self) -> list[TaskId]:
-        """What of that may be leased now."""
+        """The tasks of those that may be leased now."""
         if not self._plans.with_epochs or self.stopped or self.held:
             return []
         ahead = range(self.number + 1, self._reach + 1)

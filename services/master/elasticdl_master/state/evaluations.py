@@ -26,7 +26,7 @@ _LOST = -1
 
 
 class Stage(enum.StrEnum):
-    """Where an evaluation stands."""
+    """Stages of an evaluation."""
 
     PINNING = "pinning"
     RUNNING = "running"
@@ -83,11 +83,11 @@ class EvaluationRun:
         return sum((RecordAccount.of_result(self.results[task]).skips for task in sorted(self.results)), Skips())
 
     def pending(self) -> list[TaskId]:
-        """What is to do of it; its summary is one of the single tasks."""
+        """The tasks of it that are to do; its summary is one of the single tasks."""
         return self.progress.remaining(range(self.progress.plan.ready)) if self.stage is Stage.RUNNING else []
 
     def payload(self, task: TaskId) -> dict[str, Any]:
-        """What a worker must know of one of its tasks."""
+        """The facts that a worker needs for one of its tasks."""
         if task.type is TaskType.EVALUATION:
             return {"pin": self.number}
         return {
@@ -98,7 +98,7 @@ class EvaluationRun:
         }
 
     def to_record(self) -> EvaluationRecord:
-        """What the next master must know."""
+        """The facts that the next master needs."""
         return EvaluationRecord(self.number, self.training_epoch, self.boundary, str(self.stage), self.model_version)
 
 
@@ -175,15 +175,15 @@ class Evaluations:
         return number in self.running and self.running[number].stage is Stage.PINNING
 
     def pending(self) -> list[TaskId]:
-        """What is to do of those in flight."""
+        """The tasks of those in flight that are to do."""
         return [task for run in self.running.values() for task in run.pending()]
 
     def done(self) -> list[TaskId]:
-        """What is done of those in flight."""
+        """The tasks of those in flight that are done."""
         return [task for run in self.running.values() for task in run.progress.done()]
 
     def results(self) -> dict[TaskId, bytes]:
-        """What was reported with the done tasks of those in flight."""
+        """The results that were reported with the done tasks of those in flight."""
         return {task: data for run in self.running.values() for task, data in run.results.items()}
 
     # -- what is done ----------------------------------------------------------------------------------------------

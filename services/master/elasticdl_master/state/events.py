@@ -1,4 +1,4 @@
-"""What can happen to a job: the inputs of the state machine."""
+"""Events of a job: the inputs of the state machine."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class GroupAllowed:
 
 @dataclass(frozen=True, slots=True)
 class GroupVoided:
-    """What the members of the group hold counts no more."""
+    """The model that members of the group hold is void."""
 
 
 @dataclass(frozen=True, slots=True)

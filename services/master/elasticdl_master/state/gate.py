@@ -140,7 +140,7 @@ class TrainingGate:
 
     @property
     def _updates_in_hand(self) -> int:
-        """How many updates the training tasks that workers hold can make from now on, at most."""
+        """The number of updates that the training tasks in workers' hands can still make, at most."""
         spec = self._job.spec
         size = spec.minibatch_size * (1 if spec.by_group else max(1, spec.get_model_steps))
         pushes = sum(-(-task.records // size) for task in self._job.workers.training_in_hand())

@@ -69,7 +69,7 @@ class Group:
 
     @property
     def orders(self) -> Orders:
-        """What all members are told."""
+        """The orders for all members."""
         return self._rendezvous.orders()
 
     def dismisses(self, owner: str) -> bool:
@@ -80,7 +80,7 @@ class Group:
     # -- takeovers -------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """What the next master must know."""
+        """The facts that the next master needs."""
         return self._rendezvous.record().to_json() if self._active else {}
 
     def restore(self, record: Mapping[str, Any], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What the state machine wants done: its outputs, which the runner carries out."""
+"""Instructions of the state machine: its outputs, which the runner carries out."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class SetState:
 
 @dataclass(frozen=True, slots=True)
 class LoseGroup:
-    """Nobody in the group holds the model any more: tell so, as of a PS that has ended."""
+    """No member of the group holds the model any more: tell so, as of a PS that has ended."""
 
 
 @dataclass(frozen=True, slots=True)

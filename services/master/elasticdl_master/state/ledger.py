@@ -12,7 +12,7 @@ Ranges = list[tuple[int, int]]
 
 
 class EpochLedger:
-    """What is done of one pass over a plan.
+    """Progress of one pass over a plan.
 
     Args:
         plan: the plan; may still grow.
@@ -65,7 +65,7 @@ class EpochLedger:
         return task.index in self._whole or any(start < task.end and task.start < end for start, end in ranges)
 
     def remaining(self, indexes: Iterable[int]) -> list[TaskId]:
-        """What is still to do of the tasks, in the order given."""
+        """The tasks that are still to do, in the order given."""
         tasks = []
         for index in indexes:
             if index not in self._whole:

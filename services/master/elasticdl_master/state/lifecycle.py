@@ -14,7 +14,7 @@ _PAUSES = (JobState.SUSPENDED, JobState.QUEUED, None)
 
 
 class Directive(enum.StrEnum):
-    """What a worker is told that asks for work or sends a heartbeat."""
+    """Directives to a worker that asks for work or sends a heartbeat."""
 
     CONTINUE = "continue"
     WAIT = "wait"
@@ -24,7 +24,7 @@ class Directive(enum.StrEnum):
 
 @dataclass(frozen=True)
 class EndDecision:
-    """That the job ends, or stops for now.
+    """The decision that the job ends, or stops for now.
 
     Attributes:
         to: the state that the job will be in; None if it stays in its state, for the next master to go on.
@@ -45,12 +45,12 @@ class EndDecision:
 
     @property
     def directive(self) -> Directive:
-        """What workers are told meanwhile."""
+        """The directive for workers meanwhile."""
         return Directive.DRAIN if self.pauses else Directive.FINISHED
 
 
 class Lifecycle:
-    """Where the job stands. Every part may decide that the job fails; ``JobEnding`` carries a decision out.
+    """The state of the job. Every part may decide that the job fails; ``JobEnding`` carries a decision out.
 
     Args:
         state: the job's state as the api knows it.

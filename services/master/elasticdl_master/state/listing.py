@@ -59,7 +59,7 @@ class ShardListing:
         self._durable = True
 
     def payload(self, task: TaskId) -> dict[str, Any]:
-        """What a worker must know to list shards."""
+        """The facts that a worker needs to list shards."""
         purpose = self.purpose(task)
         return {
             "purpose": str(purpose),

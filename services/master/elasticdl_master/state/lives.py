@@ -29,7 +29,7 @@ class ProcessLives:
         self._told: list[Instruction] = []
 
     def take(self) -> list[Instruction]:
-        """What is to be told since the last time."""
+        """Returns the reports since the last time."""
         taken, self._told = self._told, []
         return taken
 

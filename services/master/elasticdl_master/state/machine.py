@@ -99,7 +99,7 @@ class JobMachine:
         self._routes = self._route()
 
     def _route(self) -> Mapping[type, tuple[Part, ...]]:
-        """Which parts an event goes to, in this order."""
+        """The parts that an event goes to, in this order."""
         return {
             ev.Started: (self.takeover,),
             ev.Directed: (self.supervisor, self.ending),
@@ -194,7 +194,7 @@ class JobMachine:
         return self.ending.over
 
     def directive(self, owner: str) -> Directive:
-        """What a worker shall do that asks for work or sends a heartbeat."""
+        """The directive for a worker that asks for work or sends a heartbeat."""
         worker = self.workers.by_owner(owner)
         if self.lifecycle.decision is not None:
             return self.lifecycle.decision.directive
@@ -212,7 +212,7 @@ class JobMachine:
             worker.dismissed |= directive is Directive.DRAIN
 
     def task(self, lease: Lease) -> Task:
-        """What a leased id stands for."""
+        """The task that a leased id stands for."""
         run = self.evaluations.of(lease.task)
         version = run.model_version if run is not None else -1
         data = to_json(self._payload(lease.task))
@@ -246,7 +246,7 @@ class JobMachine:
         return any(rest.start < task.end and task.start < rest.end for rest in ledger.remaining([task.index]))
 
     def contents(self) -> Contents:
-        """What the queue must hold, to rebuild it."""
+        """The tasks that the queue must hold, to rebuild it."""
         leases = [Lease(task, worker.owner, LeaseToken.parse(token)) for worker, token, task in self.workers.leases()]
         held = {lease.task for lease in leases}
         pending = [*sorted(self.single_tasks.pending), *self.evaluations.pending(), *self.epochs.pending()]

@@ -28,7 +28,7 @@ def states_of(result: bytes) -> dict[str, Any]:
 
 
 def records_of(result: bytes) -> int | None:
-    """How many records a worker says that it evaluated; None if it does not say."""
+    """The number of records that a worker says that it evaluated; None if it does not say."""
     try:
         records = json.loads(result or b"{}").get("records")
     except (ValueError, AttributeError):

@@ -75,7 +75,7 @@ class TaskPlan:
             self._order = RecordOrder(self.seed, self.block, grain=grain)
 
     def count_tasks(self, shards: Sequence[Shard]) -> int:
-        """How many tasks a pass would have with these shards as well."""
+        """The number of tasks that a pass would have with these shards as well."""
         if self.joins:
             left = 0 if self._rest is None else self._rest.records
             return len(self.parts) - (-(left + sum(shard.records for shard in shards)) // self.records_per_task)
@@ -101,7 +101,7 @@ class TaskPlan:
 
     @property
     def ready(self) -> int:
-        """How many parts can be worked on: those of which it is known which records they read."""
+        """The number of parts that can be worked on: those of which it is known which records they read."""
         count = len(self.parts)
         return count if self.listed or not self.shuffle else count // SPAN_PARTS * SPAN_PARTS
 
@@ -111,7 +111,7 @@ class TaskPlan:
         return TaskId(self.type, number, index, part.start, part.end)
 
     def reading(self, task: TaskId, workers: int = 1) -> Reading | None:
-        """Where the records of a task, or of a part of one, lie; None where its range says it.
+        """The reading of a task's records, or of a part of one; None where its range says it.
 
         Args:
             task: the task.
@@ -267,12 +267,12 @@ class JobPlans:
         return plan.shard_of(task) if plan is not None and plan.holds(task) else Shard("", 0, 0)
 
     def reading(self, task: TaskId, workers: int = 1) -> Reading | None:
-        """Where the records of a task lie, if they are shuffled; ``workers`` share the work now."""
+        """The reading of a task's records, if they are shuffled; ``workers`` share the work now."""
         plan = self.of(task.type)
         return plan.reading(task, workers) if plan is not None and plan.holds(task) else None
 
     def fingerprints(self, task: TaskId, reading: Reading | None) -> dict[str, str]:
-        """What the sources of a task's records were like when they were listed, where that is known."""
+        """The fingerprints of the sources of a task's records when they were listed, where they are known."""
         plan = self.of(task.type)
         if plan is None or not plan.fingerprints or not plan.holds(task):
             return {}
@@ -280,7 +280,7 @@ class JobPlans:
         return {name: plan.fingerprints[name] for name in names if name in plan.fingerprints}
 
     def describe(self, task: TaskId) -> str:
-        """Where a task's records lie, in words."""
+        """Describes the place of a task's records, in words."""
         reading = self.reading(task)
         return described([self.shard_of(task)] if reading is None else reading.ranges)
 

@@ -40,7 +40,7 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class TakeoverRecord:
-    """What the next master must know, if it finds the same PS alive.
+    """The facts that the next master needs, if it finds the same PS alive.
 
     Attributes:
         servers: the incarnation of each PS that holds the job's parameters; empty while they are being restored.

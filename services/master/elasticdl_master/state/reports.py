@@ -1,4 +1,4 @@
-"""What workers report of training as it goes: losses, metrics and the learning rate, for the job's status."""
+"""Workers' reports of training as it goes: losses, metrics and the learning rate, for the job's status."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from elasticdl_master.state.lives import ProcessLives
 
 
 class Phase(enum.StrEnum):
-    """Where the PS stand together."""
+    """Phases of the PS together."""
 
     STARTING = "starting"
     RESTORING = "restoring"
@@ -161,7 +161,7 @@ class ServerPool:
         return ""
 
     def restart(self) -> None:
-        """What the PS hold is void: they come back, together, in a new generation."""
+        """Declares the model on the PS void: they come back, together, in a new generation."""
         self.phase = Phase.STARTING
         self.generation += 1
 

@@ -1,4 +1,4 @@
-"""What a master finds when it takes a job: the input from which the state machine is made."""
+"""The findings of a master that takes a job: the input from which the state machine is made."""
 
 from __future__ import annotations
 

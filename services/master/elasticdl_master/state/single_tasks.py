@@ -8,7 +8,7 @@ from elasticdl_core.task import TaskId
 
 
 class SingleTasks:
-    """Which of them are to do, and which are done.
+    """Single tasks that are to do, and those that are done.
 
     Attributes:
         pending: to do.

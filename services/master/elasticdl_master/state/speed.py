@@ -1,4 +1,4 @@
-"""How fast a job is, and how long the rest will take: one estimate for all who show it, with its band.
+"""Speed of a job, and the time that the rest will take: one estimate for all who show it, with its band.
 
 Workers report in beats, and a step may take longer than one; so the speed of a moment jumps where the job does not.
 Here the records of all workers are counted together, in slices that end when records have come, and weighted by their
@@ -66,7 +66,7 @@ class _Average:
 
 @dataclass(frozen=True)
 class RestOfWork:
-    """How many seconds the rest takes.
+    """The seconds that the rest takes.
 
     Attributes:
         expected: the best guess.
@@ -142,7 +142,7 @@ class SpeedEstimator:
         return 0.0 if self._idle_s > _STALE_S else self._now(self._shown)
 
     def rest(self, records: int) -> RestOfWork | None:
-        """How long so many records take; None while nobody can know."""
+        """The time for so many records; None while it cannot be known."""
         speed = self._now(self._long)
         if self._idle_s > _STALE_S or self._worked_s < _KNOWN_S or speed <= 0:
             return None

@@ -16,7 +16,7 @@ from elasticdl_master.state.workers import MEMORY_LOSSES_S, Worker
 
 
 class ProgressStatus(TypedDict):
-    """How far the job is."""
+    """Progress of the job."""
 
     records_done: int
     records_total: int
@@ -52,7 +52,7 @@ class ParameterServerStatus(TypedDict):
 
 
 class LedgerStatus(TypedDict):
-    """What is done of the present epoch; all epochs before it are done, of all after it nothing is.
+    """Progress of the present epoch; all epochs before it are done, of all after it nothing is.
 
     ``done`` and ``leased`` are records, ``done`` with those that were passed over; ``skipped`` are those by epoch.
     """
@@ -69,7 +69,7 @@ class LedgerStatus(TypedDict):
 
 
 class StrategyStatus(TypedDict):
-    """How the job is distributed, and why so.
+    """The distribution of the job, and its reasons.
 
     ``deterministic`` says whether the model is the same to the last bit whoever did the work, ``microbatches`` into
     how many parts a group cuts an update, and ``updates_per_epoch`` is null until all data is listed.

@@ -1,4 +1,4 @@
-"""Which workers hold a job up: told by the time that they take for a minibatch themselves."""
+"""Finds workers that hold a job up, by the time that they take for a minibatch themselves."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def find_stragglers(workers: Sequence[Worker], *, alone: bool) -> frozenset[int]
 
 
 def mean_step(workers: Sequence[Worker]) -> Mapping[str, float]:
-    """Where the time of a minibatch goes, on the mean of the workers that tell it."""
+    """The parts of the time of a minibatch, on the mean of the workers that tell it."""
     told = [worker.step for worker in workers if worker.step and worker.phase == "training"]
     return {name: sum(step.get(name, 0.0) for step in told) / len(told) for name in STEP_PARTS} if told else {}

@@ -153,7 +153,7 @@ class Takeover:
             return None, [tell("takeover_record_refused", error.message, fix=error.fix)]
 
     def _records_known(self) -> int:
-        """How many records an earlier master knew to be done: by the queue, or else by the durable marks."""
+        """The number of records that an earlier master knew to be done: by the queue, else by the durable marks."""
         setup = self._job.setup
         if setup.plan is None or setup.spec.type is not JobType.TRAINING:
             return 0

@@ -1,4 +1,4 @@
-"""What the parameter servers count: the records that are in the model, by task."""
+"""Counts of the parameter servers: the records that are in the model, by task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Counts = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True)
 class Tallied:
-    """What one PS has counted.
+    """The counts of one PS.
 
     Attributes:
         counts: records that are in its parameters.

@@ -1,4 +1,4 @@
-"""How fast the job is with each number of workers, and what a change of that number costs."""
+"""Speed of the job with each number of workers, and the cost of a change of that number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAVING = ("draining", "exporting")
 
 
 class Measurements(TypedDict):
-    """What was measured: records/s by number of workers, seconds that a change costs, worker-seconds received."""
+    """Measurements: records/s by number of workers, seconds that a change costs, worker-seconds received."""
 
     throughput: dict[str, float]
     rescale_cost_s: float
@@ -102,7 +102,7 @@ class Throughput:
             self._window = _Window(count, self._total, self.speed.work_s)
 
     def to_mapping(self) -> Measurements:
-        """What was measured, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""
+        """The measurements, as JSON data: records/s by number of workers, seconds a change, worker-seconds."""
         return {
             "throughput": {str(count): round(rate, 3) for count, rate in sorted(self.by_workers.items())},
             "rescale_cost_s": round(self.rescale_cost_s, 3),

@@ -1,4 +1,4 @@
-"""What is in the way of the job without ending it, for the job's status."""
+"""Conditions that hinder the job without ending it, for the job's status."""
 
 from __future__ import annotations
 

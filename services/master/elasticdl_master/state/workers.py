@@ -25,7 +25,7 @@ GROUP = "group"
 
 
 class WorkerState(enum.StrEnum):
-    """Where a worker stands."""
+    """States of a worker."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -138,7 +138,7 @@ class WorkerPool:
 
     @property
     def group_leases(self) -> Sequence[Lease]:
-        """What the group holds, in the order in which it was leased."""
+        """The leases of the group, in the order in which they were taken."""
         held = self._group.leases if self._group is not None else {}
         # Asked for with each word of a member, and there may be thousands. Tokens are new each: what has as many and
         # the same last one is the same.

@@ -1,4 +1,4 @@
-"""What the parameter server must know of an optimizer."""
+"""The parameter server's description of an optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Params = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a hyper-parameter may lie, both ends included unless ``below`` is set.
+    """The range of a hyper-parameter, both ends included unless ``below`` is set.
 
     Attributes:
         low: the least value.
@@ -122,7 +122,7 @@ class Family:
 
 
 def compound_decay(of: StepOf) -> float:
-    """What kernels that take ``rate * decay`` of a weight once need, to take as much as so many single decays."""
+    """The factor for kernels that take ``rate * decay`` of a weight once, as much as so many single decays."""
     decay, rate = of.params["weight_decay"], float(of.rate)
     if of.decays > 1 and decay and rate:
         return (1.0 - (1.0 - decay * rate) ** of.decays) / rate

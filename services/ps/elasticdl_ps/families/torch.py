@@ -44,14 +44,14 @@ _NO_DECAY = 1.0
 
 
 def _l2(of: StepOf) -> float:
-    """What of a weight is added to its gradient."""
+    """The part of a weight that is added to its gradient."""
     if of.params.get("decoupled_weight_decay"):
         return 0.0
     return of.params["weight_decay"] * of.decays
 
 
 def _kept(of: StepOf) -> float:
-    """What a weight keeps before the update, where decay is decoupled."""
+    """The part of a weight that is kept before the update, where decay is decoupled."""
     if not of.params["decoupled_weight_decay"]:
         return _NO_DECAY
     return (1.0 - float(of.rate) * of.params["weight_decay"]) ** of.decays

@@ -1,4 +1,4 @@
-"""How a map from id to row lies in memory; ``compiled.rows`` says how it is used.
+"""Layout of a map from id to row in memory; ``compiled.rows`` says how it is used.
 
 A map is uint32 ``[16 * lines]``, beginning at a cache line. A line is 12 row numbers plus one (0: empty), 12 tags of
 one byte, and one spare word. A slot so takes 5 bytes and a third, which is less than a row number and a wide tag

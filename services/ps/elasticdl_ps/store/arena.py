@@ -117,7 +117,7 @@ def _reserve(wanted: int, least: int) -> mmap.mmap:
 
 
 def _sizes(wanted: int, least: int) -> list[int]:
-    """What to ask for, one after the other: a limit on address space, or strict overcommit, may leave less."""
+    """The sizes to ask for, one after the other: a limit on address space, or strict overcommit, may leave less."""
     sizes = [_pages(wanted)]
     while sizes[-1] > _pages(least):
         sizes.append(max(_pages(sizes[-1] // 2), _pages(least)))

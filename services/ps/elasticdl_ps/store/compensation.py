@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What a gradient was computed on, and how strongly it is corrected.
+    """The base of a gradient, and how strongly it is corrected.
 
     Attributes:
         pulled: of the gradient's shape.

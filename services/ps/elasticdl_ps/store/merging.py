@@ -17,7 +17,7 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate:
-    """What becomes of a slice ``x`` of the model's state: ``keep * x + add``, or the larger or smaller of the two.
+    """The update of a slice ``x`` of the model's state: ``keep * x + add``, or the larger or smaller of the two.
 
     Attributes:
         keep: from 0 (replaced) over the power of a moving average's momentum to 1 (added to); infinite for the

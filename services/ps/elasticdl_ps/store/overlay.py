@@ -1,4 +1,4 @@
-"""What a table's rows were at a cut, while updates and evictions go on."""
+"""Rows of a table as they were at a cut, while updates and evictions go on."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class Partition:
             return self._pins[number].version
 
     def pinned(self, number: int) -> PinnedContent:
-        """What was pinned.
+        """The pinned partition.
 
         Raises:
             NotFoundError: there is no such pin.

@@ -1,4 +1,4 @@
-"""Which ids have rows in one table: admission after some sightings, eviction of what was not seen for long."""
+"""Lifecycle of the rows in one table: admission after some sightings, eviction of what was not seen for long."""
 
 from __future__ import annotations
 

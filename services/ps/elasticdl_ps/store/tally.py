@@ -1,4 +1,4 @@
-"""How many records of each task are in the parameters: counted with each update, saved and restored with them.
+"""Counts of each task's records in the parameters: counted with each update, saved and restored with them.
 
 It is what the audit at a job's end goes by. It knows no lease and no queue, only gradients that were applied; what a
 restored checkpoint does not contain is not in its tally either.

@@ -1,4 +1,4 @@
-"""How a group ends: what members tell each other of it, and what each tells those that wait."""
+"""The end of a group: what members tell each other of it, and what each tells those that wait."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def copy(error: CollectiveError) -> CollectiveError:
 
 
 def gone(rank: int) -> CollectiveError:
-    """What needs a member that has left cannot be done."""
+    """The error of what needs a member that has left."""
     return GroupAbortedError(f"rank {rank} has left the group")
 
 
 def report(failure: CollectiveError) -> bytes:
-    """What is told to the others of a failure."""
+    """The report of a failure to the others."""
     message = {
         "kind": type(failure).__name__,
         "message": failure.message,
@@ -66,7 +66,7 @@ def report(failure: CollectiveError) -> bytes:
 
 
 def told(rank: int, payload: memoryview) -> CollectiveError:
-    """What another member said of its failure."""
+    """The failure that another member told."""
     try:
         report = json.loads(bytes(payload))
         kind = _KINDS.get(report["kind"], GroupAbortedError)

@@ -1,4 +1,4 @@
-"""What a member publishes of itself, and which adapter a group chooses by it."""
+"""The published endpoint of a member, and the adapter that a group chooses by it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_TORCH = (GLOO, *ON_DEVICE)
 
 @dataclass(frozen=True, slots=True)
 class MemberEndpoint:
-    """Where a member is, and how it is reached.
+    """The addresses of a member, and how it is reached.
 
     Attributes:
         machine: equal for members that see each other's files in the same places, on one running kernel.
@@ -88,7 +88,7 @@ class MemberEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """Which adapter carries a group's sums.
+    """The adapter that carries a group's sums.
 
     Attributes:
         name: of the adapter.

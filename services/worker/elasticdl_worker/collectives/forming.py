@@ -53,7 +53,7 @@ class Knock:
 
 
 class Doorman(Protocol):
-    """What a forming needs of its lobby."""
+    """The parts of a lobby that a forming needs."""
 
     @property
     def regions(self) -> OwnRegions:
@@ -72,7 +72,7 @@ class Doorman(Protocol):
 
     @property
     def patience(self) -> SilenceLimits:
-        """How long members may be silent."""
+        """The time that members may be silent."""
         ...
 
     def connect(self, endpoint: MemberEndpoint, timeout_s: float) -> socket.socket:
@@ -80,7 +80,7 @@ class Doorman(Protocol):
         ...
 
     def take_knock(self, channel: str, generation: int) -> Knock | None:
-        """Who came for a group before or beside its forming."""
+        """Takes a connection that came for a group before or beside its forming."""
         ...
 
     def accept(self, listener: socket.socket) -> None:

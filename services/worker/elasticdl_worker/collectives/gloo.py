@@ -109,7 +109,7 @@ class GlooSums(GroupSums):
 
 
 class _Memory:
-    """What a sum of one shape needs, kept for the next one of that shape.
+    """The memory for sums of one shape, kept for the next one of that shape.
 
     A bucket is padded to equal parts for all members. What is sent has, for each member, that part of each of this
     member's stubs; with one stub that is the stub itself.

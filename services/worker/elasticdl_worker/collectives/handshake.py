@@ -1,4 +1,4 @@
-"""How two members that just connected make sure of each other, without showing the secret to anybody.
+"""The handshake of two members that just connected, which shows the secret to nobody.
 
 The one that connects says who it is and which group it means; both prove with a code over all that was said that they
 know the job's secret. Descriptors of shared memory then follow over a unix socket.
@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a member says first.
+    """The first message of a member.
 
     Attributes:
         channel: of the plan.

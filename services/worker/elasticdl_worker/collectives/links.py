@@ -22,7 +22,7 @@ _TLS_BYTES = 64 << 10
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kinds of messages."""
 
     BEAT = 0
     ABORT = 1

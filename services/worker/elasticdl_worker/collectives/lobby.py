@@ -1,4 +1,4 @@
-"""Where a process is found by other members of its groups, and where it forms groups with them."""
+"""The listener that other members of a process' groups find it by, and that forms groups with them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class MemberLobby:
         return self._listeners
 
     def take_knock(self, channel: str, generation: int) -> Knock | None:
-        """Who came for a group before or beside its forming; whoever is late for it is sent away."""
+        """Takes a connection that came for a group before or beside its forming; a late one is sent away."""
         with self._lock:
             meant = [knock for knock in self._knocks if knock.hello.channel == channel]
             late = [knock for knock in meant if knock.hello.generation < generation]
@@ -241,7 +241,7 @@ class MemberLobby:
 
     @property
     def patience(self) -> SilenceLimits:
-        """How long members may be silent."""
+        """The time that members may be silent."""
         return self._patience
 
 

@@ -52,7 +52,7 @@ def find_cuda_device() -> torch.device:
 
 
 def name_of(device: torch.device) -> str:
-    """What no other device is called, on any machine."""
+    """A name that no other device has, on any machine."""
     properties = torch.cuda.get_device_properties(device)
     return f"{properties.name} {properties.uuid}"
 

@@ -61,12 +61,12 @@ class MeshCollective:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return self._mesh.size
 
     @property
     def adapter(self) -> str:
-        """What carries the sums."""
+        """The adapter that carries the sums."""
         return self._adapter
 
     @property

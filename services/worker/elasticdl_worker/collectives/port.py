@@ -57,12 +57,12 @@ class GroupAbortedError(CollectiveError):
 
 
 class CorruptStateError(CollectiveError):
-    """What came does not have the checksum that was sent with it; the sender is suspected."""
+    """The received state does not have the checksum that was sent with it; the sender is suspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What all members of a generation must agree on before they form it: the master hands it to each.
+    """The plan that all members of a generation must agree on before they form it: the master hands it to each.
 
     Attributes:
         generation: larger than that of any earlier group of the same channel.
@@ -136,12 +136,12 @@ class Collective(Protocol):
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         ...
 
     @property
     def adapter(self) -> str:
-        """What carries the sums, e.g. ``shared_memory``."""
+        """The adapter that carries the sums, e.g. ``shared_memory``."""
         ...
 
     @property
@@ -244,7 +244,7 @@ class Collective(Protocol):
 
 
 class Lobby(Protocol):
-    """Where this process is found by other members, and where it forms groups with them."""
+    """A listener that other members find this process by, and that forms groups with them."""
 
     @property
     def endpoint(self) -> bytes:

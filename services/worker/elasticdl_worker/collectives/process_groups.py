@@ -163,7 +163,7 @@ class GroupSums:
 
     @abstractmethod
     def _make_memory(self, shape: SumShape) -> Any:
-        """What a sum of a shape needs, kept for the next one of that shape."""
+        """The memory for sums of a shape, kept for the next one of that shape."""
 
     @abstractmethod
     def _make_sum(self, group: Any, memory: Any, operation: int, shape: SumShape, timeout_s: float) -> GroupSum:

@@ -12,7 +12,7 @@ from elasticdl_core.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class LinkSecurity:
-    """What a member shows to others, and verifies them by.
+    """The certificates that a member shows to others, and verifies them by.
 
     Who connects asks for the name that the other one has published through the master, so that no other process of
     the cluster can come between the two; who accepts knows the other one by the job's secret.

@@ -48,7 +48,7 @@ def make_region() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where what lies, the same at all members.
+    """The positions in the memory, the same at all members.
 
     Attributes:
         homes: by bucket, by stub (from left to right), its offset in its owner's region.

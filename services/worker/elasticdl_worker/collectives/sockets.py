@@ -30,7 +30,7 @@ def _parts(length: int, size: int, itemsize: int) -> tuple[bool, list[tuple[int,
 
 
 class _Memory:
-    """What a sum of one shape needs, kept for the next one of that shape."""
+    """The memory for sums of one shape, kept for the next one of that shape."""
 
     def __init__(self, shape: SumShape, rank: int, size: int) -> None:
         stubs = shape.stubs()

@@ -20,7 +20,7 @@ _DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class SumShape:
-    """What is summed.
+    """The shape of a sum.
 
     Attributes:
         lengths: elements of each bucket.
@@ -72,7 +72,7 @@ def _known_stubs(owners: tuple[int, ...]) -> tuple[Stub, ...]:
 
 
 class SumCarrier(Protocol):
-    """How the stubs of a group are brought together."""
+    """The carrier that brings the partial sums of a group together."""
 
     def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
         """Begins a sum.

@@ -39,7 +39,7 @@ class Stub:
 
 
 def split(first: int, end: int) -> int:
-    """Where the right half of the node over ``[first, end)`` begins."""
+    """The beginning of the right half of the node over ``[first, end)``."""
     return first + (1 << (end - first - 1).bit_length() - 1)
 
 
@@ -207,7 +207,7 @@ def aligned(length: int, dtype: str) -> Array:
 
 
 def chunk_step(length: int, size: int, itemsize: int) -> int:
-    """How much of a bucket each member adds, in whole cache lines; the last ones may have less."""
+    """The part of a bucket that each member adds, in whole cache lines; the last ones may have less."""
     line = ALIGN_BYTES // itemsize
     return -(-length // (size * line)) * line
 

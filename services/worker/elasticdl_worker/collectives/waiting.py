@@ -1,4 +1,4 @@
-"""How long members are waited for, and how a thread waits."""
+"""The time that members are waited for, and how a thread waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """How long a member may be silent.
+    """Limits on the silence of a member.
 
     Attributes:
         beat_s: each member writes to each at least so often.

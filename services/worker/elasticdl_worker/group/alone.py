@@ -15,7 +15,7 @@ from elasticdl_worker.group.replica import Measure, Replica
 
 @dataclass(frozen=True)
 class MadeUpdate:
-    """What became of the records of one update.
+    """The outcome of the records of one update.
 
     Attributes:
         fed: rows that came out of ``feed``.

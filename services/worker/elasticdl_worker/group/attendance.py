@@ -182,7 +182,7 @@ class Attendance:
             self._busy_since = time.monotonic() if busy else None
 
     def speak(self, book: Book, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
-        """What the first member says for the group from now on."""
+        """Makes the first member's reports for the group from now on."""
         with self._changed:
             wanted = self._told is not None and self._told.tally
             # The master gives tasks to who has said what the group has: one that has none waits for that.
@@ -215,7 +215,7 @@ class Attendance:
         self._loop.call_soon_threadsafe(self._urgent.set)
 
     def wishes(self, book: Book, generation: int) -> GroupWishes:
-        """What the master wants of the group, as it was heard last."""
+        """The wishes of the master for the group, as they were heard last."""
         with self._changed:
             told = self._told
             if told is None or told.orders.generation != generation:
@@ -240,7 +240,7 @@ class Attendance:
             )
 
     def _news_of(self, told: Told, book: Book) -> tuple[list[Entry], bool]:
-        """What an answer has for the group; one that had nothing more is not gone through again in each step."""
+        """The news of an answer for the group; one that had nothing more is not gone through again in each step."""
         if told is self._exhausted:
             return [], False
         fresh, void = take_news(told.tasks, book, drop=told.drop)

@@ -63,7 +63,7 @@ def _read(
 
 
 def take_news(tasks: Sequence[LeasedTask], book: Book, *, drop: bool) -> tuple[list[Entry], bool]:
-    """What an answer of the master has for a group that is new to it.
+    """Takes the news of the master's answer for a group that is new to it.
 
     Args:
         tasks: training tasks of the answer.

@@ -1,4 +1,4 @@
-"""What a member does: generation after generation, with real collectives and a real replica."""
+"""The loop of a member: generation after generation, with real collectives and a real replica."""
 
 from __future__ import annotations
 
@@ -99,16 +99,16 @@ class SoloOutcome(Protocol):
 
     @property
     def result(self) -> Mapping[str, object] | None:
-        """What this type of task gives the master."""
+        """The result of this type of task for the master."""
 
     @property
     def account(self) -> TaskAccount | None:
-        """What became of the records."""
+        """The account of the records."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What it takes to be in a group.
+    """The parts that a member of a group needs.
 
     Attributes:
         owner: this member's name.
@@ -516,7 +516,7 @@ class MemberLoop:
             self._outgoing.finish()
 
     def _end_streams(self) -> None:
-        """What is not through when the group has ended is void."""
+        """Ends streams: what is not through when the group has ended is void."""
         outgoing, self._outgoing = self._outgoing, None
         incoming, self._incoming = self._incoming, None
         for one in (outgoing, incoming):

@@ -18,7 +18,7 @@ _NOTHING = MicrobatchData(0)
 
 
 class _Read(NamedTuple):
-    """What was read for a pass.
+    """The records read for a pass.
 
     Attributes:
         data: of the pass.
@@ -81,7 +81,7 @@ class MicrobatchReader:
         return found.data
 
     def describe(self, step: Step, start: int, end: int) -> str:
-        """Which records are at some positions of a step, as traces say it; known already where they were taken."""
+        """Describes the records at some positions of a step, for traces; known already where they were taken."""
         if self._described is not None and self._described[0] == (step.entry.token, start, end):
             return self._described[1]
         return describe_records(self.task(step), start, end)

@@ -30,7 +30,7 @@ Flat: TypeAlias = NDArray[np.float32]
 
 
 class Memory(Protocol):
-    """Where the arrays of contributions and of sums are."""
+    """The memory of the arrays of contributions and of sums."""
 
     @property
     def adapter(self) -> str:
@@ -96,7 +96,7 @@ Measure = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one microbatch gives to a step.
+    """The contribution of one microbatch to a step.
 
     Attributes:
         rows: rows that the gradient is of: its weight in the step. 0 if the microbatch has no rows, or was left out.
@@ -139,7 +139,7 @@ class BroughtTooEarlyError(Exception):
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """What a checkpoint says of the model, in the words of parameter servers, so that either strategy reads it.
+    """A checkpoint's layout of the model, in the words of parameter servers, so that either strategy reads it.
 
     Attributes:
         dense: the parameters, trained ones and others.
@@ -209,7 +209,7 @@ class ComputesAtOnce(Protocol):
     """A replica that can compute several microbatches at once, on cores that one alone leaves idle."""
 
     def most_at_once(self, members: int) -> int:
-        """How many microbatches may be computed at once, at least 1, where so many members share the machine."""
+        """The number of microbatches computed at once, at least 1, where so many members share the machine."""
 
     def compute_at_once(
         self, step: int, microbatches: Sequence[tuple[int, MicrobatchData]], epoch: int
@@ -254,7 +254,7 @@ class Replica(Protocol):
 
     @property
     def memory(self) -> Memory:
-        """Where the arrays of contributions are, and sums are taken."""
+        """The memory of the arrays of contributions, where sums are taken."""
 
     @property
     def version(self) -> int:
@@ -266,7 +266,7 @@ class Replica(Protocol):
 
     @property
     def layout(self) -> ModelLayout:
-        """What a checkpoint says of the model."""
+        """A checkpoint's layout of the model."""
 
     def read(self, task: Task, start: int, end: int) -> MicrobatchData:
         """Reads the records at positions ``[start, end)`` of a training task. One thread calls this, not the others'.

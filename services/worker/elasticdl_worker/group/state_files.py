@@ -116,7 +116,7 @@ class CheckpointPart:
             return writer.finish()
 
     def describe(self) -> str:
-        """What a parameter server would say of the model: JSON."""
+        """Describes the model as a parameter server would: JSON."""
         header = self.header
         return json.dumps(
             {
@@ -251,7 +251,7 @@ def _tally_of(text: str) -> Tally:
 
 
 def _extra_text(extra: Mapping[str, NDArray[Any]]) -> str:
-    """What a replica needs besides, which is small: each array as dtype, shape and bytes."""
+    """The rest of a replica's state, which is small: each array as dtype, shape and bytes."""
     if not extra:
         return ""
     return json.dumps(
@@ -260,7 +260,7 @@ def _extra_text(extra: Mapping[str, NDArray[Any]]) -> str:
 
 
 def extra_of(text: str) -> dict[str, NDArray[Any]]:
-    """What a replica wrote into the header of its share."""
+    """The text that a replica wrote into the header of its share."""
     found: dict[str, NDArray[Any]] = {}
     for name, dtype, shape, data in json.loads(text) if text else ():
         found[str(name)] = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""Which records of a member's steps are read before they are computed."""
+"""Reads the records of a member's steps before they are computed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StepsAhead:
         return self._reader.task(step)
 
     def describe(self, step: Step, start: int, end: int) -> str:
-        """Which records are at some positions of a step, as traces say it."""
+        """Describes the records at some positions of a step, as traces say it."""
         return self._reader.describe(step, start, end)
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ class LeasedTask:
 
 @dataclass(frozen=True)
 class Registration:
-    """What the master answers a new worker.
+    """The master's answer to a new worker.
 
     Attributes:
         spec: the job.
@@ -74,7 +74,7 @@ class Registration:
 
 
 class WorkerDirective(enum.Enum):
-    """What the master wants a worker to do next."""
+    """The master's directive for a worker."""
 
     CONTINUE = "continue"
     WAIT = "wait"
@@ -118,7 +118,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a worker reports of a task that is done.
+    """A worker's report of a task that is done.
 
     Attributes:
         records: that the task has.

@@ -1,4 +1,4 @@
-"""What a member of a group and its master say to one another."""
+"""Messages between a member of a group and its master."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEADLINE_S = 5.0
 
 @dataclass(frozen=True)
 class SpokenReport:
-    """What the first member says for the group."""
+    """The report of the first member for the group."""
 
     version: int
     steps: int
@@ -57,7 +57,7 @@ class WrittenShare:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a member is."""
+    """The state of a member."""
 
     endpoint: bytes
     finished: int
@@ -74,7 +74,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Told:
-    """What the master says to a member."""
+    """The directive of the master to a member."""
 
     revision: int
     orders: Orders

@@ -1,4 +1,4 @@
-"""Where the thread of the script and the thread that drives it meet: one of them works, the other waits.
+"""The meeting of the script's thread and the thread that drives it: one of them works, the other waits.
 
 The script's thread holds the turn while the user's code runs, and gives it away where it waits: for a record, for an
 update, for the end. So what the driver does to the model (updates, loading, copying) never happens in the midst of
@@ -33,7 +33,7 @@ def _here() -> tuple[int, int]:
 
 
 class NothingTrained:
-    """What a script trains that tells nothing of it: no gradients, no state."""
+    """A script's training that tells nothing of itself: no gradients, no state."""
 
     lengths: Sequence[int] = ()
 
@@ -41,7 +41,7 @@ class NothingTrained:
         """Adds nothing."""
 
     def has_gradients(self) -> bool:
-        """Nobody knows: the script may have trained on what it took."""
+        """Always true, since it cannot be known: the script may have trained on what it took."""
         return True
 
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
@@ -139,7 +139,7 @@ class ScriptExchange:
 
     @property
     def epoch(self) -> int:
-        """Which pass over the records the present minibatch is of."""
+        """The number of the pass that the present minibatch is of."""
         return self._epoch
 
     @property
@@ -172,7 +172,7 @@ class ScriptExchange:
                 self._turn.notify_all()
 
     def use(self, trained: TrainedState) -> None:
-        """What the loop trains."""
+        """Declares the trained state."""
         if not isinstance(self.trained, NothingTrained):
             raise UserCodeError("a second optimizer was wrapped", fix="give one optimizer parameter groups")
         if self._start is None:
@@ -180,7 +180,7 @@ class ScriptExchange:
         self.trained = trained
 
     def use_records(self, size: int | None) -> None:
-        """How many records the script has of its own."""
+        """The number of the script's own records."""
         if size is None and not self._spec.training_data:
             raise UserCodeError(
                 "the job names no data, and the dataset has none of its own",
@@ -308,7 +308,7 @@ class ScriptExchange:
         self._wait_for(lambda: self._released or self._over)
 
     def log(self, values: Mapping[str, float]) -> None:
-        """What the script measured of the batch that it took."""
+        """Reports measurements of the batch that was taken."""
         self._refuse_other_threads()
         if not self.uncommitted:
             raise UserCodeError(
@@ -349,7 +349,7 @@ class ScriptExchange:
             )
 
     def _surplus_record(self) -> Any:
-        """What a loop gets that wants more records than the minibatch has before it commits any.
+        """The error of a loop that wants more records than the minibatch has before it commits any.
 
         Until batches were compared these are the same records again, so that it can be said how many it takes.
         """

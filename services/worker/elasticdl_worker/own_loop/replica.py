@@ -34,7 +34,7 @@ OPTIMIZER = OptimizerSpec("script")
 
 
 class ScriptReplica:
-    """What the script trains, driven by the group.
+    """The state that the script trains, driven by the group.
 
     Args:
         spec: the job.

@@ -83,7 +83,7 @@ class AsynchronousMode:
         return result, await outcome_of(self._pulled([pulled for _, pulled in replies], wanted, dense))
 
     async def _pulled(self, replies: Sequence[PullReply | ElasticDLError], wanted: WantedRows, dense: bool) -> Pulled:
-        """What the PS have answered to the pull that went along with a push."""
+        """The answers of the PS to the pull that went along with a push."""
         group = self._group
         parts: list[PartialPull] = []
         for index, (reply, asked) in enumerate(zip(replies, wanted.parts, strict=True)):
@@ -173,7 +173,7 @@ class HotRowsMode(AsynchronousMode):
 
 
 def _result_of(replies: Sequence[PushReply]) -> PushResult:
-    """What became of a push: it counts if any PS took its part (a PS that was replaced refuses its part)."""
+    """The result of a push: it counts if any PS took its part (a PS that was replaced refuses its part)."""
     latest = max(reply.version for reply in replies)
     accepted = any(reply.accepted for reply in replies)
     refused = next((reply for reply in replies if not reply.accepted), None)

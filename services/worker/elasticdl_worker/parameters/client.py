@@ -113,7 +113,7 @@ class ParameterClient:
         return model
 
     async def count_rows(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """The number of each table's rows."""
         counts = await together([server.count_rows() for server in self._group.servers])
         return {table: sum(count.get(table, 0) for count in counts) for table in counts[0]}
 

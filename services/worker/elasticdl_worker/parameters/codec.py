@@ -173,7 +173,7 @@ class OutgoingPull:
 
 @dataclass(frozen=True, slots=True)
 class PushReply:
-    """What one PS says to a push.
+    """The answer of one PS to a push.
 
     Attributes:
         accepted: whether it counts there.
@@ -190,7 +190,7 @@ class PushReply:
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """What one PS says to a pull, in one frame.
+    """The answer of one PS to a pull, in one frame.
 
     Attributes:
         version: the PS's version.
@@ -259,13 +259,13 @@ def push_pull_frame(push: OutgoingPush, pull: OutgoingPull) -> Frame:
 
 
 def read_push_reply(frame: FrameBytes) -> PushReply:
-    """What one PS says to a push."""
+    """Reads the answer of one PS to a push."""
     header, _ = decode_frame(frame)
     return _push_reply(ps_pb2.PushGradientsResponse.FromString(header))
 
 
 def read_pull_reply(frame: FrameBytes) -> PullReply:
-    """What one PS says to a pull.
+    """Reads the answer of one PS to a pull.
 
     Raises:
         InvalidInputError: sizes disagree.
@@ -275,7 +275,7 @@ def read_pull_reply(frame: FrameBytes) -> PullReply:
 
 
 def read_push_pull_reply(frame: FrameBytes) -> tuple[PushReply, PullReply | ElasticDLError]:
-    """What one PS says to a push and a pull; of the pull why it failed, if it did.
+    """Reads the answer of one PS to a push and a pull; of the pull why it failed, if it did.
 
     Raises:
         InvalidInputError: sizes disagree.
@@ -298,7 +298,7 @@ def read_initialised(response: ps_pb2.StatusResponse) -> bool:
 
 
 def read_model_part(response: ps_pb2.StatusResponse) -> ServedModel | None:
-    """What a PS holds of a model, if there is one."""
+    """Reads the part of a model that a PS holds, if there is one."""
     if not response.model:
         return None
     data = json.loads(response.model)
@@ -312,7 +312,7 @@ def read_model_part(response: ps_pb2.StatusResponse) -> ServedModel | None:
 
 
 def read_row_counts(response: ps_pb2.StatusResponse) -> dict[str, int]:
-    """How many rows of each table a PS holds."""
+    """Reads the number of each table's rows that a PS holds."""
     return {table.name: table.rows for table in response.tables}
 
 

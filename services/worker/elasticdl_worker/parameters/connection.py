@@ -69,7 +69,7 @@ class ServerConnection:
 
     @property
     def address(self) -> str:
-        """Where the PS listens."""
+        """The address where the PS listens."""
         return self._client.address
 
     async def move(self, address: str) -> None:
@@ -125,11 +125,11 @@ class ServerConnection:
         return codec.read_initialised(await self._exchange("Status", codec.status_request()))
 
     async def model_part(self) -> ServedModel | None:
-        """What the PS holds of a model, if there is one."""
+        """The part of a model that the PS holds, if there is one."""
         return codec.read_model_part(await self._exchange("Status", codec.status_request(model=True)))
 
     async def count_rows(self) -> dict[str, int]:
-        """How many rows of each table are there."""
+        """The number of each table's rows that are there."""
         return codec.read_row_counts(await self._exchange("Status", codec.status_request()))
 
     async def closed_rounds(self, since: int) -> list[ClosedRound]:

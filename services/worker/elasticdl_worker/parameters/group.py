@@ -40,7 +40,7 @@ Ids = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What each PS was when parameters were pulled."""
+    """The state of each PS when parameters were pulled."""
 
     versions: tuple[int, ...]
     generations: tuple[str, ...]
@@ -183,7 +183,7 @@ class ServerGroup:
         return self.assemble(parts, wanted, dense=dense, pin=pin)
 
     def puller_of(self, wanted: WantedRows, *, dense: bool) -> Callable[[int, PullMoment], Awaitable[PartialPull]]:
-        """What pulls from one PS its part of what is wanted."""
+        """The function that pulls from one PS its part of what is wanted."""
         servers, placement = self.servers, self.placement
         return lambda index, moment: self._puller.pull(
             servers[index], placement, wanted.parts[index], dense=dense, moment=moment
@@ -197,7 +197,7 @@ class ServerGroup:
         return self._puller.prepare(self.servers[index], moment, ids, tables, dense=dense)
 
     def assemble(self, parts: Sequence[PartialPull], wanted: WantedRows, *, dense: bool, pin: int = 0) -> Pulled:
-        """What all PS have answered to a pull, put together; the present is noted, a pin is not."""
+        """Assembles the answers of all PS to a pull; the present is noted, a pin is not."""
         if not pin:
             self._remember(parts, dense)
         arrays = self.placement.assemble(parts, {} if pin else self._dense) if dense else {}

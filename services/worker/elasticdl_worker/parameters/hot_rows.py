@@ -34,7 +34,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of the rows of some ids.
+    """The known rows of some ids.
 
     Attributes:
         missing: positions of the ids that must be pulled.

@@ -1,4 +1,4 @@
-"""What one parameter server has answered to a pull, in one frame or several."""
+"""The answer of one parameter server to a pull, in one frame or several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticdl_worker.parameters.codec import ClosedRound, PullReply
 
 @dataclass(slots=True)
 class PartialPull:
-    """What one PS has answered to a pull.
+    """The answer of one PS to a pull.
 
     Attributes:
         version: its version; of several frames the first's, because that is what has surely arrived.

@@ -1,4 +1,4 @@
-"""What lies on which PS: cutting up what is sent, and putting together what comes back."""
+"""Placement on PS: cutting up what is sent, and putting together what comes back."""
 
 from __future__ import annotations
 

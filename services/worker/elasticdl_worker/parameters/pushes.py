@@ -20,7 +20,7 @@ _BFLOAT16 = "bfloat16"
 
 @dataclass(frozen=True, slots=True)
 class PushStamp:
-    """What one push says beside its gradients.
+    """The facts of one push beside its gradients.
 
     Attributes:
         sequence: its number.

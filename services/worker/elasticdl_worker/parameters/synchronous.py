@@ -77,7 +77,7 @@ class SynchronousMode:
         return result, await outcome_of(self._pulled(first, wanted, dense))
 
     async def _pulled(self, reply: PullReply | ElasticDLError, wanted: WantedRows, dense: bool) -> Pulled:
-        """What all PS have for a pull of which the first has answered its part, along with a push."""
+        """The answers of all PS to a pull of which the first has answered its part, along with a push."""
         if isinstance(reply, ElasticDLError):
             raise reply
         group, first = self._group, PartialPull()
@@ -94,7 +94,7 @@ class SynchronousMode:
         return 0 if self._tolerance else version + 1
 
     def _note(self, reply: PushReply, version: int) -> PushResult:
-        """What became of a push; notes what the next pull is to wait for."""
+        """Returns the result of a push; notes what the next pull is to wait for."""
         self._group.answered = self._group.sequence
         self._wait_for = self._version_after(version) if reply.accepted else 0
         return PushResult(reply.accepted, reply.version, reply.reason)

@@ -1,4 +1,4 @@
-"""What goes between the training loop and the parameter servers."""
+"""Messages between the training loop and the parameter servers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PullOutcome = Pulled | ElasticDLError | None
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """How a worker's minibatches change a variable ``x`` of the model's state: ``x`` becomes ``keep * x + add``.
+    """The change of a variable ``x`` of the model's state by minibatches: ``x`` becomes ``keep * x + add``.
 
     Attributes:
         keep: ``momentum ** updates`` for a moving average, 1 for a counter, 0 for what is just replaced; infinite
@@ -72,7 +72,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one or more minibatches teach.
+    """Gradients of one or more minibatches.
 
     Attributes:
         dense: gradients of trainable parameters by name, of the parameter's shape.
@@ -95,7 +95,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What became of a push.
+    """The result of a push.
 
     Attributes:
         accepted: whether the gradients are, or will be with their round, part of the model. If not, pull and

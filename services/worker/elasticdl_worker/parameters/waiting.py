@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def outcome_of(call: Awaitable[T]) -> T | ElasticDLError:
-    """What a call gives, or why it failed: for one that must not hide the outcome of another."""
+    """Returns a call's result, or why it failed: for one that must not hide the outcome of another."""
     try:
         return await call
     except ElasticDLError as error:

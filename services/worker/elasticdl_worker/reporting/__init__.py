@@ -1,1 +1,1 @@
-"""What a worker reports: accounts of its tasks, progress, losses, traces, failures, and the times of its start."""
+"""Reports of a worker: accounts of its tasks, progress, losses, traces, failures, and the times of its start."""

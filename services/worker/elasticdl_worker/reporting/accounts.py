@@ -26,7 +26,7 @@ class Intake:
 
 @dataclass(frozen=True)
 class TaskAccount:
-    """What became of a task's records.
+    """The account of a task's records.
 
     Attributes:
         fed: records that came out of the user's ``feed``.

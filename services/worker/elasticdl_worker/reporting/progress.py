@@ -17,7 +17,7 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True)
 class StepParts:
-    """Where the time of a minibatch goes, in seconds.
+    """Parts of the time of a minibatch, in seconds.
 
     Attributes:
         data: waiting for records that are being read.

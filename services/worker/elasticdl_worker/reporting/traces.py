@@ -105,7 +105,7 @@ class TraceWriter:
 
 
 def describe_records(task: Task, start: int, end: int) -> str:
-    """Which records are at the positions of a task, in JSON; empty where the positions say it."""
+    """Describes the records at the positions of a task, in JSON; empty where the positions say it."""
     if task.reading is None:
         return ""
     records: dict[str, list[tuple[int, int]]] = {}

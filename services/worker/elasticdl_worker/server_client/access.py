@@ -1,4 +1,4 @@
-"""How a program gets to the parameter servers of a job that runs on this machine, as the owner of its cluster."""
+"""Access to the parameter servers of a job that runs on this machine, as the owner of its cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """Where parameter servers are, and what opens them.
+    """Addresses of parameter servers, and the credentials that open them.
 
     Attributes:
         addresses: of PS 0, 1, ...

@@ -1,4 +1,4 @@
-"""What a program gives to parameter servers, checked: ids, rows and tensors.
+"""Checks of a program's input to parameter servers: ids, rows and tensors.
 
 Servers check again; but what one of them refuses another may have applied by then, so nothing wrong is to be sent.
 """

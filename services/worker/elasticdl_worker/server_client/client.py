@@ -191,7 +191,7 @@ class ParameterServerClient:
 
     @property
     def model(self) -> ServedModel:
-        """What the servers hold: the specifications of dense parameters, tables, optimizer and mode.
+        """The model on the servers: the specifications of dense parameters, tables, optimizer and mode.
 
         Raises:
             ConflictError: they hold nothing yet.
@@ -200,7 +200,7 @@ class ParameterServerClient:
             return self._present()
 
     def count_rows(self) -> dict[str, int]:
-        """How many rows each table has by now: rows are made when their ids are first asked for."""
+        """The number of each table's rows by now: rows are made when their ids are first asked for."""
         with self._turn():
             self._present()
             return self._run().run(self._client.count_rows())

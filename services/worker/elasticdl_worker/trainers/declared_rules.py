@@ -1,4 +1,4 @@
-"""What the callbacks of a model module ask of training, in the terms of ``elasticdl_core.training_rules``."""
+"""Training rules that the callbacks of a model module ask for, in the terms of ``elasticdl_core.training_rules``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIST_OF_CALLBACKS = "return a list of callbacks, e.g. [elasticdl.callbacks.Early
 
 
 def given_callbacks(module: ModelModule) -> list[object]:
-    """What the entry ``callbacks`` of a module gives; empty if there is none, or it gives None.
+    """The callbacks that the entry ``callbacks`` of a module gives; empty if there is none, or it gives None.
 
     Raises:
         UserCodeError: it raised, or gave no list.

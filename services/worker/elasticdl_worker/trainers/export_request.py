@@ -1,4 +1,4 @@
-"""What an export task asks for, and where a checkpoint lies."""
+"""The request of an export task, and the path of a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExportPayload(TypedDict):
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to export, and where to.
+    """The form of an export, and its path.
 
     Attributes:
         directory: the checkpoint's directory.

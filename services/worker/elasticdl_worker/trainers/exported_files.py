@@ -1,4 +1,4 @@
-"""What exports of all frameworks have in common: names of formats, tables beside the model, the note on both."""
+"""Parts common to exports of all frameworks: names of formats, tables beside the model, the note on both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RULES = {CONSTANT: "constant", NORMAL: "normal", TRUNCATED_NORMAL: "truncated_n
 
 
 class TableNote(TypedDict):
-    """What the note says of a table.
+    """The note on a table.
 
     Attributes:
         file: of its ids and vectors.

@@ -1,4 +1,4 @@
-"""What a framework brings: everything that touches its tensors, behind protocols that name no framework.
+"""The protocols of a framework: everything that touches its tensors, behind interfaces that name no framework.
 
 ``on_servers`` trains by these protocols with parameter servers, ``elasticdl_worker.local`` in one process. Each
 framework is a package beside this module that implements ``Framework``; ``choosing`` finds it. Arrays that cross the
@@ -114,7 +114,7 @@ class MinibatchSource(Protocol):
 
     @property
     def intake(self) -> Intake:
-        """What came in for the present shard so far."""
+        """The intake of the present shard so far."""
 
     def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard; one shard at a time.
@@ -130,7 +130,7 @@ class MinibatchSource(Protocol):
 
 
 class OptimizerPlan(Protocol):
-    """What became of the user's optimizer."""
+    """The translation of the user's optimizer."""
 
     @property
     def spec(self) -> OptimizerSpec:
@@ -150,7 +150,7 @@ class TrainedModel(Protocol):
 
     @property
     def layers(self) -> Mapping[str, str]:
-        """What names of layers stand for in the module, as far as it says that and the names do not."""
+        """The meaning of layers' names in the module, as far as it says that and the names do not."""
 
     @property
     def tables(self) -> Mapping[str, TableSpec]:
@@ -158,11 +158,11 @@ class TrainedModel(Protocol):
 
     @property
     def trainable(self) -> Mapping[str, object]:
-        """What the optimizer changes, by name."""
+        """The parameters that the optimizer changes, by name."""
 
     @property
     def state(self) -> Mapping[str, object]:
-        """What else there is (moving averages, counters, frozen weights), by name."""
+        """The other state (moving averages, counters, frozen weights), by name."""
 
     def values(self) -> dict[str, Array]:
         """Copies of all dense parameters."""
@@ -175,7 +175,7 @@ class TrainedModel(Protocol):
 
 
 class StepPrograms(Protocol):
-    """What is computed of a model whose tables lie elsewhere: which ids, gradients, predictions."""
+    """Computations of a model whose tables lie elsewhere: ids, gradients, predictions."""
 
     def collect(self, *batches: Tensors, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each.
@@ -248,7 +248,7 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a model is prepared for.
+    """The purpose that a model is prepared for.
 
     Attributes:
         spec: the job.
@@ -355,7 +355,7 @@ class Framework(Protocol):
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """What of it is installed, for the description of the model: ``{"keras": "3.11.3"}``."""
+        """Installed versions, for the description of the model: ``{"keras": "3.11.3"}``."""
 
     def configure(self, threads: int, *, repeatable: bool = False) -> None:
         """Sizes its pools for a process that shares its machine; called before it runs anything.
@@ -440,7 +440,7 @@ class Framework(Protocol):
 
 
 def training_metrics(framework: Framework, module: ModelModule, outputs: Outputs) -> Metrics | None:
-    """What is shown of training minibatches, by what ``eval_metrics_fn`` gives; None if that is nothing.
+    """The metrics shown of training minibatches, by what ``eval_metrics_fn`` gives; None if there are none.
 
     Without the loss, which is shown by itself, and with metric objects of its own where the module makes new ones.
     """

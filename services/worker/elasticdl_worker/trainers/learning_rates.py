@@ -1,4 +1,4 @@
-"""What a schedule may give as a learning rate."""
+"""Checks of the learning rates that a schedule gives."""
 
 from __future__ import annotations
 

@@ -59,14 +59,14 @@ class MetricObject(Protocol):
         """The state: the numbers of each variable."""
 
     def rules(self) -> list[str]:
-        """How each variable merges: ``sum``, ``max`` or ``min``."""
+        """The rule by which each variable merges: ``sum``, ``max`` or ``min``."""
 
     def result_of(self, numbers: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """The value of a state; any shape."""
 
 
 class MetricKind(Protocol):
-    """What a framework knows of metrics."""
+    """A framework's knowledge of metrics."""
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class MetricKind(Protocol):
 
     @property
     def words(self) -> str:
-        """What its objects are called, e.g. ``a Keras metric``."""
+        """The name of its objects, e.g. ``a Keras metric``."""
 
     def find(self, name: str, wanted: str) -> object:
         """A metric or function by the framework's name for it; ``name`` is the user's.
@@ -341,7 +341,7 @@ def what_is_given(
 
 
 def one_array(name: str, array: Callable[[Any], NDArray[np.float64]], computed: Any) -> NDArray[np.float64]:
-    """What a metric object computed as one array; several values of one shape are stacked.
+    """The result of a metric object as one array; several values of one shape are stacked.
 
     Args:
         name: of the metric.

@@ -79,7 +79,7 @@ class OpenBlocks:
         return found
 
     def _kept(self, pool: str) -> dict[int, list[Record]]:
-        """What is kept of a pool, by the block; that before the last one is given up."""
+        """The kept part of a pool, by the block; that before the last one is given up."""
         if pool not in self._pools:
             while len(self._pools) >= _POOLS:
                 _, old = self._pools.popitem(last=False)

@@ -66,7 +66,7 @@ def write_predictions(kind: str, to: IO[bytes], file: str, rows: NDArray[np.int6
 
 
 def _write_npz(to: IO[bytes], file: str, rows: NDArray[np.int64], columns: Columns) -> None:
-    """What ``numpy.savez`` writes, which itself takes no array of the name ``file``."""
+    """Writes as ``numpy.savez`` does, which itself takes no array of the name ``file``."""
     arrays: dict[str, NDArray[Any]] = {FILE: np.broadcast_to(np.array(file), len(rows)), ROW: rows, **columns}
     with zipfile.ZipFile(to, "w") as archive:
         for name, values in arrays.items():

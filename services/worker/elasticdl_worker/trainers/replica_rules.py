@@ -1,4 +1,4 @@
-"""What replicas of every framework do alike: seeds, the comparison of members, and what they refuse."""
+"""Rules common to replicas of every framework: seeds, the comparison of members, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MASK = (1 << 64) - 1
 
 
 class NamesBuckets(Protocol):
-    """Where the gradients of parameters lie."""
+    """An object that names the place of parameters' gradients."""
 
     def find_not_finite(self, finite: Sequence[bool]) -> str:
         """Names of the gradients in the first bucket that is not finite; empty if all are."""
@@ -59,7 +59,7 @@ def bits_of(values: NDArray[Any]) -> bytes:
 
 
 def describe_not_finite(loss: float, arrays: Sequence[Flat], buckets: int, names: NamesBuckets) -> str:
-    """What of a contribution is not finite; empty if all is.
+    """Describes the part of a contribution that is not finite; empty if all is.
 
     Args:
         loss: of the microbatch.
@@ -71,7 +71,7 @@ def describe_not_finite(loss: float, arrays: Sequence[Flat], buckets: int, names
 
 
 def describe_bad_parts(loss: float, parts: Iterable[bool], buckets: int, names: NamesBuckets) -> str:
-    """What of a contribution is not finite; empty if all is.
+    """Describes the part of a contribution that is not finite; empty if all is.
 
     Args:
         loss: of the microbatch.

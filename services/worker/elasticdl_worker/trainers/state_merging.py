@@ -1,4 +1,4 @@
-"""How what several workers, or the parts of an update, make of a model's state becomes one."""
+"""Merges the changes of a model's state by several workers, or by the parts of an update, into one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Merge(enum.StrEnum):
 
     @property
     def keep(self) -> float:
-        """What parameter servers are told: the share of the old value, infinite for the larger or smaller value."""
+        """The word for parameter servers: the share of the old value, infinite for the larger or smaller value."""
         return {Merge.SUM: 1.0, Merge.MAX: math.inf, Merge.MIN: -math.inf}.get(self, 0.0)
 
 
@@ -42,7 +42,7 @@ _WORDS = tuple(str(one) for one in Merge if one is not Merge.AVERAGE)
 
 
 def declared_merges(holder: Any, shown: str) -> dict[str, Merge]:
-    """What a layer or module says of its state, by its names for it.
+    """The merge rules that a layer or module declares for its state, by its names for it.
 
     Args:
         holder: the layer or module.

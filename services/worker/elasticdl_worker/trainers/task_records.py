@@ -167,7 +167,7 @@ class TaskRecords:
         shown: Callable[[Exception], Exception] = lambda raised: raised,
         at: Sequence[Shard] = (),
     ) -> ElasticDLError:
-        """What to tell of an error that came out of the pipeline: the reader's own, else what ``feed`` did.
+        """Explains an error that came out of the pipeline: the reader's own, else what ``feed`` did.
 
         Args:
             error: as the pipeline raised it.

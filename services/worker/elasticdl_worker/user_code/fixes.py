@@ -48,7 +48,7 @@ _BY_TEXT = (
 
 
 def suggest_fix(error: BaseException) -> str:
-    """What the user can do about an exception of their code; empty if its text does not tell."""
+    """A remedy for an exception of the user's code; empty if its text does not tell."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _ORIGINAL:
         return "docs/model-api.md, Older modules, lists the original's import paths that are there"
     path = error.filename if isinstance(error, FileNotFoundError) else None

@@ -270,7 +270,7 @@ def _import_file(zoo: Path, dotted: str, roots: tuple[Path, ...], flag: str) -> 
 
 
 def _namesake(error: ImportError, zoo: Path) -> str | None:
-    """What to do where a package is missing and a folder of the zoo has its name; None if none has."""
+    """A remedy where a package is missing and a folder of the zoo has its name; None if none has."""
     name = (error.name or "").partition(".")[0]
     if not name or not (zoo / name / "__init__.py").is_file():
         return None

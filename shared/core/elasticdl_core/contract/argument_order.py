@@ -27,7 +27,7 @@ def names_swapped(names: Sequence[str]) -> bool:
 
 
 def swapped_words(what: str, names: Sequence[str]) -> tuple[str, str]:
-    """What is wrong with a function whose arguments are in the other order, and what to do."""
+    """The fault of a function whose arguments are in the other order, and the remedy."""
     return (
         f"{what} names its arguments ({names[0]}, {names[1]}), but labels come first: it would take labels for "
         "predictions",

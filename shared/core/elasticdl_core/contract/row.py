@@ -1,4 +1,4 @@
-"""What one thing that a model module can bring becomes: it is honoured, translated or refused, never ignored."""
+"""The rule for one thing that a model module can bring: it is honoured, translated or refused, never ignored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.StrEnum):
-    """What becomes of a thing."""
+    """Verdicts on a thing."""
 
     HONOURED = "honoured"
     """It does what it does in Keras, or in PyTorch."""
@@ -18,7 +18,7 @@ class Verdict(enum.StrEnum):
 
 
 class Subject(enum.StrEnum):
-    """What kind of thing a row is about; each is a section of the reference page."""
+    """Kinds of things that rows are about; each is a section of the reference page."""
 
     ENTRY = "Entries of the module"
     MODEL = "What a model class can define"

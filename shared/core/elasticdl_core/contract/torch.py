@@ -1,4 +1,4 @@
-"""What a PyTorch module can bring: entries, layers, optimizers, schedulers, callbacks, metrics."""
+"""Rules for PyTorch modules: entries, layers, optimizers, schedulers, callbacks, metrics."""
 
 from __future__ import annotations
 

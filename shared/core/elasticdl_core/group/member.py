@@ -133,7 +133,7 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class GroupWishes:
-    """What the master wants of the group.
+    """The wishes of the master for the group.
 
     Attributes:
         entries: training tasks that the group does not know yet, in their order.
@@ -186,7 +186,7 @@ class TaskEnd:
 
 @dataclass
 class Book:
-    """What goes with the model: the course, and what became of the records.
+    """The metadata of the model: the course, and what became of the records.
 
     Attributes:
         course: steps and tasks.
@@ -252,7 +252,7 @@ class DiffersError(Exception):
 
 
 class GroupMember:
-    """What a member holds, and what it does with the others.
+    """The state of a member, and its operations with the others.
 
     Args:
         owner: its name.
@@ -410,7 +410,7 @@ class GroupMember:
     # -- what comes next -------------------------------------------------------------------------------------------
 
     def _lead(self, rank: int) -> Generator[Operation, Any, dict[str, Any] | None]:
-        """What comes next, if this is the member that says so."""
+        """The decision on what comes next, if this is the member that makes it."""
         if rank != 0:
             return None
         wishes: GroupWishes = yield Consult()

@@ -36,7 +36,7 @@ TAKEOVER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What a member says, several times a second.
+    """The message of a member, several times a second.
 
     Attributes:
         owner: its name.
@@ -56,7 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a member is told.
+    """The orders of a member.
 
     Attributes:
         generation: the present one.
@@ -88,7 +88,7 @@ class _Attendant:
 
 @dataclass(frozen=True)
 class RendezvousRecord:
-    """What the next master must know.
+    """The facts that the next master needs.
 
     Attributes:
         generation: the present one.
@@ -170,7 +170,7 @@ class Rendezvous:
     # -- what is left to the next master ---------------------------------------------------------------------------
 
     def record(self) -> RendezvousRecord:
-        """What the next master must know; it must have it before a member hears of a new generation."""
+        """The facts that the next master needs; it must have them before a member hears of a new generation."""
         return RendezvousRecord(
             generation=self.generation,
             members=tuple(self._present),
@@ -277,12 +277,12 @@ class Rendezvous:
         return owner in self._attendants and self._belongs(owner) and self._attendants[owner].holds
 
     def orders(self) -> Orders:
-        """What every member is told."""
+        """The orders for every member."""
         return Orders(self.generation, self.members, self._base, self._is_over, self._regroup)
 
     @property
     def waiting(self) -> list[str]:
-        """Those who wait to be let in, by age."""
+        """The members that wait to be let in, by age."""
         found = [owner for owner, one in self._attendants.items() if not self._belongs(owner) and not one.leaving]
         return sorted(found, key=lambda owner: self._attendants[owner].age)
 
@@ -303,7 +303,7 @@ class Rendezvous:
         return bool(self.waiting) or any(self._attendants[owner].leaving for owner in self._present)
 
     def _patience(self, owner: str, now: float) -> float:
-        """How long somebody may be silent."""
+        """The time that a member may be silent."""
         if not self._belongs(owner):
             return NEWCOMER_SILENT_S
         if self._established and self._attendants[owner].holds:

@@ -89,7 +89,7 @@ class Step:
         return [number for number, owner in enumerate(self.dealt) if owner == rank]
 
     def passes(self, rank: int, *, fused: bool) -> list[ComputePass]:
-        """What a member computes: each of its microbatches by itself, or all of them at once."""
+        """The computations of a member: each of its microbatches by itself, or all of them at once."""
         mine = self.of(rank)
         if not mine:
             return []
@@ -131,7 +131,7 @@ def _speeds(seconds: Sequence[float]) -> list[float]:
 
 
 class StepCourse:
-    """What a group has done and what it holds: the same at all members between two steps.
+    """The past updates and the leases of a group: the same at all members between two steps.
 
     Args:
         microbatches: into which a full step is cut.

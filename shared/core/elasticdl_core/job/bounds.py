@@ -1,4 +1,4 @@
-"""How long, how many and how deep: bounds of what a specification may hold, whichever way it comes.
+"""Bounds of a specification's lengths, counts and depths, whichever way it comes.
 
 The same for the API, the command line and ``--local``: what stands here is what every process of a job, its database
 and its terminal can hold, and nothing that only one of them would have to refuse.

@@ -1,4 +1,4 @@
-"""How fields of a specification are shown to people: at the command line, in the API's description, in the form."""
+"""Groups of a specification's fields for people: at the command line, in the API's description, in the form."""
 
 from __future__ import annotations
 

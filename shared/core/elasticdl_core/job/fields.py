@@ -12,7 +12,7 @@ from elasticdl_core.devices import parse_request
 
 
 class JobType(enum.StrEnum):
-    """What a job does."""
+    """Types of jobs."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -348,7 +348,7 @@ class JobFields:
 
     @property
     def most_computing(self) -> int:
-        """How many workers can have a part in the work: of a group no more than an update has parts."""
+        """The number of workers that can have a part in the work: of a group no more than an update has parts."""
         return min(self.max_workers, self.microbatches_per_step) if self.by_group else self.max_workers
 
     @property
@@ -374,7 +374,7 @@ _DEFAULTS = {
 
 
 def default_of(name: str) -> Any:
-    """What a field is where nothing is said of it."""
+    """The default of a field."""
     return _DEFAULTS[name]
 
 

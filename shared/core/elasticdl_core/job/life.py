@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 
 class JobState(enum.StrEnum):
-    """Where a job stands."""
+    """States of a job."""
 
     QUEUED = "QUEUED"
     STARTING = "STARTING"
@@ -95,7 +95,7 @@ SUCCEEDED_STATES = frozenset(state for state in JobState if state.succeeded)
 
 
 class Desired(enum.StrEnum):
-    """What is asked of a job's master."""
+    """States that are asked of a job's master."""
 
     RUN = "run"
     SUSPEND = "suspend"
@@ -117,7 +117,7 @@ _STOPPED_STATES: Mapping[Desired, JobState] = {
 
 
 class JobRequest(enum.StrEnum):
-    """What a user may ask of a job."""
+    """Requests of a user to a job."""
 
     CANCEL = "cancel"
     SUSPEND = "suspend"
@@ -126,7 +126,7 @@ class JobRequest(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """What a request does; both are None where the job is already as it was asked to be.
+    """The effect of a request; both are None where the job is already as it was asked to be.
 
     Attributes:
         to: the state that the job enters at once.
@@ -165,12 +165,12 @@ _ON_ENTERING: Mapping[JobState, Desired] = {
 
 
 def outcome_of(request: JobRequest, state: JobState) -> RequestOutcome | None:
-    """What a request does to a job in that state; None if it cannot be asked of it."""
+    """The effect of a request on a job in that state; None if it cannot be asked of it."""
     return _OUTCOMES.get((request, state))
 
 
 def desired_on_entering(state: JobState) -> Desired | None:
-    """What is asked of a job from the moment it enters a state; None if that stays as it was.
+    """The state that is asked of a job from the moment it enters a state; None if that stays as it was.
 
     A job that is queued again has been evicted or resumed: what was asked of its last master is done. One that never
     had a master, or has none now, is stopped without being asked.
@@ -179,7 +179,7 @@ def desired_on_entering(state: JobState) -> Desired | None:
 
 
 def desired_of_master(state: JobState, desired: Desired) -> Desired:
-    """What a master is told that is wanted of it.
+    """The wanted state that a master is told.
 
     A master may learn late that its job was stopped without it: it is told the request that leads to such a stop.
     """

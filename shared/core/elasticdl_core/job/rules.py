@@ -1,4 +1,4 @@
-"""What a specification must keep: each field by itself, and what fields say together."""
+"""Rules for a specification: each field by itself, and fields together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WHOLE_NUMBERS = tuple(field.name for field in dataclasses.fields(JobFields) if 
 
 
 def value_problems(spec: JobFields) -> list[Problem]:
-    """What is wrong with fields by themselves."""
+    """The problems of fields by themselves."""
     problems: list[Problem] = []
 
     def need(ok: bool, name: str, message: str, fix: str) -> None:
@@ -116,7 +116,7 @@ def value_problems(spec: JobFields) -> list[Problem]:
 
 
 def combination_problems(spec: JobFields) -> list[Problem]:
-    """What is wrong with fields that are right by themselves."""
+    """The problems of combinations of fields that are right by themselves."""
     problems: list[Problem] = []
 
     def need(ok: bool, name: str, message: str, fix: str) -> None:
@@ -310,7 +310,7 @@ def combination_problems(spec: JobFields) -> list[Problem]:
 
 
 def _script_problems(spec: JobFields) -> list[Problem]:
-    """What makes no sense for a script with a training loop of its own."""
+    """The problems of fields for a script with a training loop of its own."""
     problems = [
         Problem(name, "a script does that itself", "leave it out, and do it in the script")
         for name in OF_MODULES

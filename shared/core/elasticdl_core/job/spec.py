@@ -1,4 +1,4 @@
-"""What a user says about a job: the specification, with strict conversion from JSON."""
+"""The specification of a job, with strict conversion from JSON."""
 
 from __future__ import annotations
 

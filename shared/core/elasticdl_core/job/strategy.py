@@ -1,4 +1,4 @@
-"""Which strategy a job has that leaves it to us (``auto``): by its specification, and by a look at its model.
+"""Chooses the strategy of a job that leaves it to us (``auto``): by its specification, and by a look at its model.
 
 Nothing of it is measured by a clock: the same job on the same model has the same strategy each time.
 """
@@ -19,7 +19,7 @@ _MOST_MEMBERS = 32
 
 @dataclass(frozen=True, slots=True)
 class ModelSight:
-    """What a worker saw of a model that it built.
+    """The profile of a model that a worker built.
 
     Attributes:
         dense_bytes: of the parameters that are no embeddings.

@@ -1,4 +1,4 @@
-"""How many records an update of the model has, and how many updates an epoch: the same whoever does the work."""
+"""The number of an update's records, and of an epoch's updates: the same whoever does the work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def updates_per_epoch(spec: JobFields, tasks: Iterable[Shard]) -> int:
 
 
 def words_of_updates(spec: JobFields, updates: int, where: str = "") -> str:
-    """What a job says when it begins.
+    """The words about updates when a job begins.
 
     Args:
         spec: the job, with its strategy.
@@ -57,7 +57,7 @@ def words_of_updates(spec: JobFields, updates: int, where: str = "") -> str:
 
 
 def words_of_rows(description: ModelDescription) -> str:
-    """What a job with parameter servers says of the rows that a minibatch does not have; empty where that is alike.
+    """The words about rows that a minibatch does not have, on parameter servers; empty where that is alike.
 
     Args:
         description: of the model, with its tables.
@@ -76,7 +76,7 @@ def words_of_rows(description: ModelDescription) -> str:
 
 
 def words_of_spare(max_workers: int, parts: int) -> str:
-    """What a job is told that may have more workers than can compute; empty if it may not.
+    """The words for a job that may have more workers than can compute; empty if it may not.
 
     Args:
         max_workers: of the job.
@@ -92,7 +92,7 @@ def words_of_spare(max_workers: int, parts: int) -> str:
 
 
 def words_at_submission(given: Mapping[str, Any], spec: JobFields) -> list[str]:
-    """What is to be said of a job's updates when it is submitted.
+    """The words about a job's updates when it is submitted.
 
     Args:
         given: the fields as they were given, under their own names.

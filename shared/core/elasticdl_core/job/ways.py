@@ -1,4 +1,4 @@
-"""What becomes of each field of a job in each way of running it: done, translated or refused, never passed over.
+"""The treatment of each field of a job in each way of running it: done, translated or refused, never passed over.
 
 One table for all doors: the command line, the API and the local run ask it, and ``docs/honoured.md`` shows it.
 """
@@ -16,7 +16,7 @@ from elasticdl_core.job.rules import OF_GROUPS, OF_MODULES, OF_SCRIPTS
 
 
 class Way(enum.StrEnum):
-    """How a job is run."""
+    """Ways of running a job."""
 
     LOCAL = "`train --local`"
     SERVERS = "parameter servers"
@@ -74,7 +74,7 @@ _OF_TYPES = {Way.EVALUATION: JobType.EVALUATION, Way.PREDICTION: JobType.PREDICT
 
 
 def become(name: str, way: Way) -> tuple[Verdict, str]:
-    """What becomes of a field in a way of running a job, and how or why; of ``xla`` the word ``on``.
+    """The treatment of a field in a way of running a job, and how or why; of ``xla`` the word ``on``.
 
     Args:
         name: of a field of ``JobFields``, other than ``type``.

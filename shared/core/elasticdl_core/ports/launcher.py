@@ -21,7 +21,7 @@ INSPECTOR = 10_000
 
 
 class Role(enum.StrEnum):
-    """What a process of a job is."""
+    """Roles of a job's processes."""
 
     MASTER = "master"
     PS = "ps"
@@ -72,7 +72,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to launch. The command follows from the role: no caller can make a launcher run anything else.
+    """The process to launch. The command follows from the role: no caller can make a launcher run anything else.
 
     Attributes:
         id: the process.
@@ -92,7 +92,7 @@ class ProcessSpec:
 
 
 class ProcessState(enum.StrEnum):
-    """Where a process stands."""
+    """States of a process."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -101,7 +101,7 @@ class ProcessState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What is known of a process.
+    """The known facts of a process.
 
     Attributes:
         id: the process.
@@ -159,7 +159,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceUse:
-    """What one process holds of the devices.
+    """The devices that one process holds.
 
     Attributes:
         job_id: its job.
@@ -176,7 +176,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class CapacityInfo:
-    """What a launcher can hold.
+    """The capacity of a launcher.
 
     Attributes:
         slots: worker slots in all.
@@ -207,7 +207,7 @@ class CapacityInfo:
 
 
 class Inquiry(enum.StrEnum):
-    """What a process can be asked."""
+    """Questions to a process."""
 
     STACKS = "stacks"
     METRICS = "metrics"
@@ -232,7 +232,7 @@ class SystemThread:
 
 @dataclass(frozen=True, slots=True)
 class InspectedProcess:
-    """What a process answered. It runs a tenant's code: nothing of the answer is to be believed or of any size.
+    """The answer of a process. It runs a tenant's code: nothing of the answer is to be believed or of any size.
 
     Attributes:
         id: the process.

@@ -1,4 +1,4 @@
-"""Who runs at all: gang minimums by priority tier, with quotas and backfill.
+"""Admission of jobs: gang minimums by priority tier, with quotas and backfill.
 
 The rules, in the order of the design:
 
@@ -41,7 +41,7 @@ EtaOf = Callable[[JobView, int], float]
 
 @dataclass
 class Admission:
-    """Who runs.
+    """The jobs that run.
 
     Attributes:
         admitted: the jobs that get their minimum, in the order in which they go first.
@@ -58,7 +58,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """How to admit.
+    """Rules of admission.
 
     Attributes:
         size: the size that a job is admitted with.
@@ -236,7 +236,7 @@ class _Admitter:
         return frozenset(owed)
 
     def _used_of_guarantees(self) -> dict[str, list[float]]:
-        """What the minimums that are admitted take of teams with a guarantee."""
+        """The part of teams' guarantees that admitted minimums take."""
         used: dict[str, list[float]] = {}
         for job in self._result.admitted:
             if self._tracker.quota(job.team).guaranteed is not None:
@@ -396,7 +396,7 @@ class _Admitter:
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
 
     def _why_evicted(self, job: JobView) -> str:
-        """What a running job gives its slots to; asked once for all for whom the same numbers hold."""
+        """The jobs to which a running one gives its slots; asked once for all for whom the same numbers hold."""
         starting = [one for one in self._result.admitted if one.current_workers < self._rules.size(one)]
         if any(one.priority > job.priority for one in starting):
             return "more important minimums leave"

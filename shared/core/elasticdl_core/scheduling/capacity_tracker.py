@@ -15,7 +15,7 @@ NO_QUOTA = Quota()
 
 
 class Obstacle(enum.Enum):
-    """What a request ran into."""
+    """The obstacle that a request ran into."""
 
     CAPACITY = "capacity"
     DEVICES = "devices"
@@ -67,14 +67,14 @@ class CapacityTracker:
         return self._quotas.get(team, NO_QUOTA)
 
     def change(self, job: JobView, have: int, want: int) -> tuple[float, ...]:
-        """What going from ``have`` to ``want`` workers takes, by limited resource; negative if it gives back."""
+        """The resources of going from ``have`` to ``want`` workers, by limited resource; negative if given back."""
         worker, fixed = job.worker.vector(), job.fixed.vector()
         times = want - have
         heads = (want > 0) - (have > 0)
         return tuple(times * worker[i] + heads * fixed[i] for i in self._dims)
 
     def obstacle(self, job: JobView, have: int, want: int) -> Obstacle | None:
-        """What forbids the change, or None if it fits."""
+        """The obstacle to the change, or None if it fits."""
         if self.slots_only:
             heads = (want > 0) - (have > 0)
             need = (want - have) * job.worker.slots + heads * job.fixed.slots
@@ -164,7 +164,7 @@ class CapacityTracker:
                 self._lived_on[number] += amount
 
     def beyond(self, need: Sequence[float]) -> list[float]:
-        """What is free beyond a need, by resource: others may have it, whenever the rest of the need comes.
+        """The resources free beyond a need: others may have them, whenever the rest of the need comes.
 
         Of devices that is nothing: what is left in pieces may be just what is waited for.
         """
@@ -225,7 +225,7 @@ class CapacityTracker:
         return self.total[0] + self._set_aside
 
     def aside_in_words(self) -> str:
-        """What keeps jobs from the rest of the slots, for the middle of a sentence."""
+        """The obstacle between jobs and the rest of the slots, for the middle of a sentence."""
         return f" ({self._set_aside:g} of {self.installed:g} are reserved or kept free)" if self._set_aside else ""
 
     def lacks_what_is_set_aside(self, job: JobView, workers: int) -> bool:
@@ -233,7 +233,7 @@ class CapacityTracker:
         return job.demand(workers).slots > self.total[0] + _ROUNDING
 
     def possible(self, job: JobView, workers: int) -> Obstacle | None:
-        """What forbids that size even on an empty cluster, or None."""
+        """The obstacle to that size even on an empty cluster, or None."""
         change = self.change(job, 0, workers)
         limit = self._limits.get(job.team)
         if limit is not None and any(
@@ -262,12 +262,12 @@ class CapacityTracker:
         return self.dominant(used) / max(self.quota(team).weight, _ROUNDING) if used else 0.0
 
     def team_cost(self, team: str) -> float:
-        """What the team uses, in slot equivalents of its dominant resource."""
+        """The team's use, in slot equivalents of its dominant resource."""
         used = self._used.get(team)
         return self.dominant(used) * self.total[0] if used else 0.0
 
     def worker_cost(self, job: JobView) -> float:
-        """What one worker takes, in slot equivalents of its dominant resource."""
+        """The cost of one worker, in slot equivalents of its dominant resource."""
         if self._dims == (0,):
             return job.worker.slots
         return self.dominant(self._pick(job.worker)) * self.total[0]

@@ -1,4 +1,4 @@
-"""What a job is told that lacks a device: how much it waits for, who has it, and what is left in pieces."""
+"""Reasons for a job that lacks a device: how much it waits for, who has it, and what is left in pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_NAMED = 5
 
 
 def lack_of_devices(job: JobView, workers: int, tracker: CapacityTracker) -> tuple[str, tuple[str, ...]]:
-    """What so many workers more of a job wait for, in words, and the jobs that have it, those with most first."""
+    """Words for the devices that so many more workers wait for, and the jobs that have them, most first."""
     need, total = job.worker.gpu * workers, tracker.total_of("gpu")
     each = f" for each of {workers} workers" if workers > 1 else ""
     holders = [(job_id, amount) for job_id, amount in tracker.device_holders() if job_id != job.id]

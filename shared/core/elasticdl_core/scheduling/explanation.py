@@ -105,7 +105,7 @@ def speeds(job: JobView) -> list[Speed]:
 
 
 def basis_of(job: JobView, workers: int) -> Basis:
-    """How the job's speed at that count is known."""
+    """The source of the job's speed at that count."""
     if workers in job.throughput:
         return "measured"
     if workers in job.prior_throughput:
@@ -182,7 +182,7 @@ def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[s
 
 
 def find_remedies(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -> list[Help]:
-    """What would give a job more workers than the plan does, each tried on the policy; the least change first.
+    """Changes that would give a job more workers than the plan does, each tried on the policy; the least first.
 
     Args:
         snapshot: the cluster.

@@ -32,7 +32,7 @@ MOST_STEPS = 400
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected.
+    """The expected course.
 
     Attributes:
         plan: what the policy decides now.

@@ -42,7 +42,7 @@ def pace(snapshot: Snapshot, plan: Plan) -> Plan:
 
 
 def planned_pool(snapshot: Snapshot, plan: Plan) -> DevicePool | None:
-    """What is left of each device before any growth: workers are where they are, and those to come go first."""
+    """The rest of each device before any growth: workers are where they are, and those to come go first."""
     if GPU not in snapshot.limited or not snapshot.capacity.devices:
         return None
     pool = DevicePool(WHOLE - device.leaving for device in snapshot.capacity.devices)
@@ -69,7 +69,7 @@ def _place(job: JobView, workers: int, pool: DevicePool | None) -> None:
 
 
 def _held(snapshot: Snapshot, plan: Plan) -> tuple[float, ...]:
-    """What is taken before any growth."""
+    """The resources taken before any growth."""
     totals = list(snapshot.capacity.leaving.vector())
     for job in snapshot.jobs:
         allocation = plan.allocations.get(job.id)

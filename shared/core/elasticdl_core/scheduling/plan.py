@@ -1,4 +1,4 @@
-"""What a policy answers: a target for each job, with one primary reason."""
+"""The answer of a policy: a target for each job, with one primary reason."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one job gets.
+    """The allocation of one job.
 
     Attributes:
         workers: its target; 0 if it is not admitted.

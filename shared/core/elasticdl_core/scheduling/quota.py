@@ -9,7 +9,7 @@ from elasticdl_core.scheduling.snapshot import Quota
 
 
 def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict[str, float]:
-    """How many slots above what it has each team may take.
+    """The number of slots above what it has that each team may take.
 
     Weighted max-min: every team rises to the same level of use over weight, none above its demand, so what one does
     not need the others borrow, and it comes back as surplus shrinks when the owner's demand returns.

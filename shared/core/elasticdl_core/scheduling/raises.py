@@ -76,7 +76,7 @@ def _peers(job: JobView, snapshot: Snapshot) -> Iterable[JobView]:
 
 
 def _waiting_peers(job: JobView, snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Those whose minimums wait for room, and would wait longer."""
+    """The jobs whose minimums wait for room, and would wait longer."""
     return [
         other.id
         for other in _peers(job, snapshot)
@@ -85,7 +85,7 @@ def _waiting_peers(job: JobView, snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def _harmed(job: JobView, snapshot: Snapshot, before: Plan, after: Plan) -> list[str]:
-    """Those that would run without the raise, and not with it."""
+    """The jobs that would run without the raise, and not with it."""
     return [
         other.id
         for other in _peers(job, snapshot)
@@ -98,7 +98,7 @@ def _spares_peers(job: JobView, snapshot: Snapshot, before: Plan, after: Plan) -
 
 
 def _goes_on(job: JobView, wanted: int, peers: list[str], refused: Allocation | None) -> Allocation:
-    """What it has, with the reason why not more."""
+    """The allocation that it has, with the reason why not more."""
     have = job.current_workers
     if refused is not None and refused.reason.code in (ReasonCode.IMPOSSIBLE, ReasonCode.WAITING_FOR_QUOTA):
         why = refused.reason.text

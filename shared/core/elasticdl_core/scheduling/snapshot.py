@@ -1,4 +1,4 @@
-"""What a policy sees: the jobs, the capacity and the quotas at one instant.
+"""The view of a policy: the jobs, the capacity and the quotas at one instant.
 
 A snapshot is plain data. The service builds it from Postgres and the launcher, the simulator from its own
 clock, and a decision log can be read back into one: the same policy code runs on all three.
@@ -168,7 +168,7 @@ class JobView:
         return self.current_workers if self.live_workers is None else self.live_workers
 
     def demand(self, workers: int) -> Resources:
-        """What the job takes with that many workers; nothing for none."""
+        """The resources that the job takes with that many workers; nothing for none."""
         return self.fixed.plus(self.worker, workers) if workers else NOTHING
 
 
@@ -200,7 +200,7 @@ class DeviceView:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What all jobs together may take.
+    """The capacity for all jobs together.
 
     Attributes:
         total: amounts over all machines; of memory and cores 0 is no limit. GPUs count for those who ask for them,
@@ -241,7 +241,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a team is entitled to.
+    """The entitlement of a team.
 
     Attributes:
         weight: its share of the cluster relative to other teams.

@@ -1,4 +1,4 @@
-"""How fast a job runs at each number of workers: measured, fitted, or taken from similar jobs.
+"""Speed of a job at each number of workers: measured, fitted, or taken from similar jobs.
 
 The model is ``n / rate(n) = a + b (n - 1)``: with a fixed global batch ``a`` is the work of one worker and ``b``
 the cost of keeping one more in step; with a fixed batch a worker, ``b`` is contention at the parameter servers.

@@ -1,4 +1,4 @@
-"""What a local cluster leaves on disk for whoever wants to find it: its directory, its state, its token."""
+"""Files of a local cluster for those that look for it: its directory, its state, its token."""
 
 from elasticdl_runtime.cluster.locate import ClusterAddress, locate
 

@@ -12,7 +12,7 @@ from elasticdl_runtime.cluster.state import ClusterState
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """How to reach a cluster.
+    """The address of a cluster, and its token.
 
     Attributes:
         api_url: base URL of the API.

@@ -22,7 +22,7 @@ def default_data_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """Where everything of a cluster lies.
+    """Paths of a cluster's data.
 
     Attributes:
         root: the data directory; absolute.
@@ -42,12 +42,12 @@ class DataDirectory:
 
     @property
     def state(self) -> Path:
-        """What runs now, as JSON."""
+        """The file that says what runs now, as JSON."""
         return self.root / "cluster.json"
 
     @property
     def location(self) -> Path:
-        """Where this directory lay when it was used last, as bytes of a path."""
+        """The file that says where this directory lay when it was used last, as bytes of a path."""
         return self.root / "location"
 
     @property

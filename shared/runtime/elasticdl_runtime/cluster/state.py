@@ -1,4 +1,4 @@
-"""What a cluster says of itself on disk, and the lock that keeps a second one away."""
+"""The state of a cluster on disk, and the lock that keeps a second one away."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ClusterState:
 
     @classmethod
     def read(cls, path: Path) -> ClusterState | None:
-        """What the file says, or None if there is none, or none that can be read."""
+        """Reads the file; None if there is none, or none that can be read."""
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             components = {name: ComponentState(**item) for name, item in data.pop("components").items()}

@@ -247,7 +247,7 @@ processes = Table(
 
 
 def _span() -> tuple[Column[object], ...]:
-    """What is known of numbers in a span of time: which span, who wrote it, from how many samples, the numbers."""
+    """Columns of statistics in a span of time: the span, who wrote it, the number of samples, the numbers."""
     return (
         Column("tier", Integer, primary_key=True, autoincrement=False),
         Column("start", BigInteger, primary_key=True, autoincrement=False),

@@ -103,17 +103,17 @@ async def add_event(
 
 
 def event_row(job_id: str, kind: str, message: str, detail: Mapping[str, Any]) -> Insert:
-    """What says that something happened to a job."""
+    """The row of an event of a job."""
     return insert(t.events).values(job_id=job_id, kind=kind, message=message, detail=dict(detail))
 
 
 def in_seconds(seconds: float) -> ColumnElement[Any]:
-    """That many seconds from now, by Postgres' clock; in the past if negative."""
+    """The time so many seconds from now, by Postgres' clock; in the past if negative."""
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 def _changes_on_entering(state: JobState) -> dict[str, Any]:
-    """What else changes in a job's row when it enters a state."""
+    """The other changes of a job's row when it enters a state."""
     changes: dict[str, Any] = {}
     desired = desired_on_entering(state)
     if desired is not None:

@@ -1,4 +1,4 @@
-"""Where the agent and the processes of jobs listen: places that follow from role and index.
+"""Addresses of the agent and of jobs' processes, which follow from role and index.
 
 These are unix sockets, or, if TLS is asked for, ports on loopback. There each process has an address of its own out
 of 127.0.0.0/8 (Linux answers to all of it), drawn from who it is: with the port one of 10^11 places, so that nobody
@@ -31,7 +31,7 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 
 
 class RpcTransport(enum.StrEnum):
-    """What the agent and the processes of jobs speak over."""
+    """The transport of the agent and of jobs' processes."""
 
     UNIX = "unix"
     TLS = "tls"

@@ -49,7 +49,7 @@ def id_to_message(process: ProcessId) -> agent_pb2.ProcessId:
 
 
 def spec_from_message(message: agent_pb2.LaunchRequest) -> ProcessSpec:
-    """What a message asks to launch.
+    """Reads the specification of a launch from a message.
 
     Raises:
         InvalidInputError: there is no such role.
@@ -164,7 +164,7 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
 
 
 def inspected_from_message(message: agent_pb2.InspectedProcess) -> InspectedProcess:
-    """What a process answered, out of a message."""
+    """Reads the answer of a process from a message."""
     threads = tuple(SystemThread(one.name, one.state, one.waits_in) for one in message.threads)
     return InspectedProcess(id_from_message(message.id), message.state, message.answer, message.dump, threads)
 

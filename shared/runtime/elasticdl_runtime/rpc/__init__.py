@@ -9,7 +9,7 @@ _MEASURED = (1, 85)
 
 
 def poller_variables() -> dict[str, str]:
-    """What a process's environment needs to have gRPC poll as it did before its event engine.
+    """Environment variables that have a process's gRPC poll as it did before its event engine.
 
     Its threads hand each message on: a fifth of a call's processor time. gRPC reads the variable when it is imported,
     so whoever starts a process sets it. Versions not measured are left as they are.

@@ -12,7 +12,7 @@ _LONGEST_PATH = 107
 
 
 def path_beside(address: str) -> str | None:
-    """Where the socket of calls of a server lies; None if it has none: it is not on a unix socket, or too deep."""
+    """The socket of a server's calls; None if it has none: it is not on a unix socket, or too deep."""
     if not address.startswith(_UNIX):
         return None
     path = f"{address.removeprefix(_UNIX)}.calls"

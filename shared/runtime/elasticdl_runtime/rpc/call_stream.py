@@ -244,7 +244,7 @@ class GrpcCallStream(CallStream):
             self._end(error)
 
     def _reason(self, failure: grpc.aio.AioRpcError) -> ElasticDLError:
-        """What a failure of the stream is to its calls: what the server says if it refused it, otherwise passing.
+        """The error of a stream's calls: what the server says if it refused it, otherwise passing.
 
         That is so although the server may have had its reasons, say an expired token: it has them again when the next
         stream is opened. Here they may not arrive, as gRPC puts an error of its own in their place if it is sending.

@@ -200,7 +200,7 @@ class RpcClient:
         await asyncio.gather(*self._closing)
 
     def was_closed(self, method: str) -> UnavailableError:
-        """What a call fails with whose channel was closed."""
+        """The error of a call whose channel was closed."""
         return UnavailableError(f"{method}: the connection to {self.address} was closed", fix="it is tried again")
 
     def _connect(self) -> None:

@@ -32,7 +32,7 @@ _TLS = [b"ssl"]
 
 
 class RpcSettings(ProcessSettings):
-    """What a process needs to know to speak TLS to others.
+    """Settings of a process that speaks TLS to others.
 
     Attributes:
         rpc_credentials: ``ELASTICDL_RPC_CREDENTIALS``, file with its key, its certificate and the authority's.
@@ -111,12 +111,12 @@ class RpcCredentials:
         self._adopt(data, "what was given")
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """What a client verifies servers by and shows them."""
+        """Credentials of a client, which verify servers and are shown to them."""
         key, certificate, authority = self._blocks
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def of_server(self) -> grpc.ServerCredentials:
-        """What a server shows, always the present one, to clients that show one as well."""
+        """Credentials of a server, always the present ones, for clients that show some as well."""
         shown = self.version
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -164,7 +164,7 @@ class RpcCredentials:
 
 
 def own_credentials() -> RpcCredentials:
-    """Those that the environment of this process names.
+    """The credentials that the environment of this process names.
 
     Raises:
         InvalidInputError: it names none, or they cannot be used.

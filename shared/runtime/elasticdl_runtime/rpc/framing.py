@@ -125,7 +125,7 @@ def mark_frame(message: FrameBytes, what: int, number: int) -> bytes:
 
 
 def frame_mark(message: FrameBytes) -> tuple[int, int]:
-    """What a frame was marked with; zeros if with nothing.
+    """The mark of a frame; zeros if it has none.
 
     Raises:
         InvalidInputError: the message is no frame.
@@ -137,7 +137,7 @@ def frame_mark(message: FrameBytes) -> tuple[int, int]:
 
 
 def pieces_of(frame: Frame | bytes, what: int, number: int) -> list[bytes | memoryview]:
-    """What ``as_message`` joins, in pieces."""
+    """The pieces that ``as_message`` joins."""
     return frame.pieces(what, number) if isinstance(frame, Frame) else [mark_frame(frame, what, number)]
 
 

@@ -52,7 +52,7 @@ def refusal(method: str, error: Exception) -> tuple[int, Frame]:
 
 
 def stopping() -> UnavailableError:
-    """What streams end with when their server does."""
+    """The error that ends streams when their server stops."""
     return UnavailableError("the server is stopping", fix="it is tried again")
 
 

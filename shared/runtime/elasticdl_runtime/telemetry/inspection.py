@@ -90,7 +90,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def _awaited(waiting: object) -> list[tuple[str, int, str]]:
-    """What a task awaits, down to what is no coroutine any more; the innermost first."""
+    """The frames that a task awaits, down to what is no coroutine any more; the innermost first."""
     found: list[tuple[str, int, str]] = []
     while waiting is not None and len(found) < MOST_FRAMES:
         frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)

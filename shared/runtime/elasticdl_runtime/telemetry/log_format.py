@@ -1,4 +1,4 @@
-"""How logs look, and the variable that says so: apart from what writes them, for the command line's sake."""
+"""Formats of logs, and their variable: apart from what writes them, for the command line's sake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FORMAT_VARIABLE = "ELASTICDL_LOG_FORMAT"
 
 
 class LogFormat(enum.StrEnum):
-    """How lines look."""
+    """Formats of lines."""
 
     TEXT = "text"
     JSON = "json"

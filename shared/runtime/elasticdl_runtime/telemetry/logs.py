@@ -73,7 +73,7 @@ def configure_logs(**bound: object) -> None:
 
 
 def _take_standard_logging(formatter: logging.Formatter, level: int) -> None:
-    """What libraries log looks the same, unless somebody has said already where it shall go."""
+    """Formats libraries' logs alike, unless their destination was chosen already."""
     root = logging.getLogger()
     for ours in _handlers:
         root.removeHandler(ours)

@@ -1,4 +1,4 @@
-"""What this process does right now, and, on request, what it did during some seconds: named stretches of time.
+"""Spans of this process: what it does right now, and, on request, what it did during some seconds.
 
 A span that is open costs an entry in a table, whether or not somebody looks: so whoever asks what a process waits for
 gets an answer. Only while a recording runs are spans kept when they end. What only recordings show is ``traced``, or
@@ -87,7 +87,7 @@ def mark(name: str, kind: str, tell: Callable[[], Details] = dict, **details: st
 
 
 def open_spans() -> list[span]:
-    """Those that are open, the oldest first."""
+    """The spans that are open, the oldest first."""
     return [one for _, one in sorted(_open.copy().items())]
 
 
@@ -124,7 +124,7 @@ def record(seconds: float) -> None:
 
 
 def take_recorded() -> dict[str, Any]:
-    """What was recorded, once; spans that are still open end now.
+    """Returns the recorded spans, once; spans that are still open end now.
 
     Returns:
         ``spans``: lists of name, kind, whether its thread did nothing else, begin and duration in microseconds of

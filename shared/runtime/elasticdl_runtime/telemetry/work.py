@@ -1,4 +1,4 @@
-"""What a thread, or a task of an event loop, works on: logs and recordings say it with each line and each span."""
+"""Work of a thread, or a task of an event loop: logs and recordings say it with each line and each span."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def end() -> None:
 
 
 def present() -> Mapping[str, str]:
-    """What the calling thread or task works on: ``task`` and ``lease``, or nothing."""
+    """The work of the calling thread or task: ``task`` and ``lease``, or nothing."""
     return _present.get()
 
 

@@ -12,7 +12,7 @@ __all__ = ["AbstractDataReader", "Metadata"]
 
 
 class AbstractDataReader(abc.ABC):
-    """What custom readers of older model modules derive from; ``elasticdl.data.CustomDataReader`` wraps them.
+    """Base class of custom readers in older model modules; ``elasticdl.data.CustomDataReader`` wraps them.
 
     Args:
         kwargs: ignored; a subclass keeps what it needs.
@@ -41,5 +41,5 @@ class AbstractDataReader(abc.ABC):
 
     @property
     def metadata(self) -> Metadata:
-        """What is known of the records."""
+        """The facts that are known of the records."""
         return Metadata()

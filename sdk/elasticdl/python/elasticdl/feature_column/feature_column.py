@@ -39,7 +39,7 @@ class EmbeddingColumn(columns.DenseColumn, _Fields):  # type: ignore[misc]  # Te
 
     @property
     def parse_example_spec(self) -> Any:
-        """What ``tf.io.parse_example`` reads for the column."""
+        """The specification for ``tf.io.parse_example`` of the column."""
         return self.categorical_column.parse_example_spec
 
     @property

@@ -1,4 +1,4 @@
-"""What numba lacks: prefetching, comparing many numbers at once, and numbers at an address."""
+"""Intrinsics that numba lacks: prefetching, comparing many numbers at once, and numbers at an address."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
 
 @intrinsic
 def equal_bytes(typing_context: Any, address: Any, byte: Any) -> Any:
-    """Which of the sixteen bytes at an address (int64) equal a byte (uint8): bit ``i`` for byte ``i``, as uint64."""
+    """Compares the sixteen bytes at an address (int64) with a byte (uint8): bit ``i`` for byte ``i``, as uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_type, word = ir.IntType(8), ir.IntType(32)
@@ -51,7 +51,7 @@ def equal_bytes(typing_context: Any, address: Any, byte: Any) -> Any:
 
 @intrinsic
 def empty_words(typing_context: Any, address: Any) -> Any:
-    """Which of the sixteen uint32 at an address (int64) are zero: bit ``i`` for number ``i``, as uint64."""
+    """Finds the zeros among the sixteen uint32 at an address (int64): bit ``i`` for number ``i``, as uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(ir.IntType(32), 16)

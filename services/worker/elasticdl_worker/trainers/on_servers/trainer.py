@@ -60,7 +60,7 @@ class Runner(Protocol):
 
 
 class _Outcome(Protocol):
-    """What becomes of a push."""
+    """The outcome of a push."""
 
     def result(self) -> PushResult:
         """Waits for it."""
@@ -176,7 +176,7 @@ class Trainer:
 
     @property
     def staleness(self) -> int:
-        """How many of this worker's own last updates a step may miss."""
+        """The number of this worker's own last updates that a step may miss."""
         return self._spec.max_staleness if self._spec.use_async and not self._spec.eager else 0
 
     @property

@@ -34,14 +34,14 @@ class KerasMasks(Generic[R]):
         self._places: list[int] = []
 
     def take(self, *arguments: object) -> tuple[R, list[Tensor]]:
-        """What the function returns, and the masks in it: to be compiled."""
+        """Calls the function and takes its masks along: to be compiled."""
         result = self._function(*arguments)
         masks = {at: mask_of(value) for at, value in enumerate(tf.nest.flatten(result))}
         self._places = [at for at, mask in masks.items() if mask is not None]
         return result, [mask for mask in masks.values() if mask is not None]
 
     def give(self, returned: tuple[R, list[Tensor]]) -> R:
-        """What the compiled function returned, with its masks where they were."""
+        """The results of the compiled function, with their masks where they were."""
         result, masks = returned
         if masks:
             flat = tf.nest.flatten(result)
@@ -51,7 +51,7 @@ class KerasMasks(Generic[R]):
 
 
 def mask_of(value: object) -> Tensor | None:
-    """Which steps of a tensor count, as Keras notes it; None if all do."""
+    """The mask of a tensor's steps, as Keras notes it; None if all count."""
     mask: Tensor | None = getattr(value, _MASK, None)
     return mask
 

@@ -1,4 +1,4 @@
-"""Which operations of a graph draw random numbers."""
+"""Finds the operations of a graph that draw random numbers."""
 
 from __future__ import annotations
 

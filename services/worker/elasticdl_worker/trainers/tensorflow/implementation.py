@@ -188,12 +188,12 @@ class TensorFlowFramework:
 
 
 def _whole(spec: JobSpec, training: bool = True) -> BuildOptions:
-    """How the model is built where all of it is in one process: it begins as on parameter servers."""
+    """Builds the model where all of it is in one process: it begins as on parameter servers."""
     return BuildOptions(spec.embedding_threshold_bytes, spec.seed, training, alone=True)
 
 
 def _optimizer_of(module: ModelModule, *, needed: bool) -> object:
-    """What the user's ``optimizer`` gives; for jobs that do not train it may be missing."""
+    """The optimizer of the user's ``optimizer``; for jobs that do not train it may be missing."""
     if needed:
         module.need("optimizer")
     if module.optimizer is None:

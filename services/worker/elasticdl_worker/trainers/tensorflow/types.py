@@ -95,11 +95,11 @@ class Operation(Protocol):
 
     @property
     def inputs(self) -> Sequence[Tensor]:
-        """What it takes."""
+        """The tensors that it takes."""
 
     @property
     def outputs(self) -> Sequence[Tensor]:
-        """What it gives."""
+        """The tensors that it gives."""
 
     def get_attr(self, name: str) -> NamedFunction:
         """One of its attributes that are functions."""
@@ -118,7 +118,7 @@ class Tensor(TypeSpec, Protocol):
 
     @property
     def graph(self) -> object:
-        """Where that is; graphs only."""
+        """The graph that it is in; graphs only."""
 
     def numpy(self) -> Array:
         """The values; eager tensors only."""
@@ -225,13 +225,13 @@ class Layer(Protocol):
 
     @property
     def trainable_variables(self) -> list[KerasVariable]:
-        """What gradients change."""
+        """The variables that gradients change."""
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Makes the weights."""
 
     def call(self, *arguments: object, **options: object) -> Nested:
-        """What the layer computes."""
+        """Computes the layer."""
 
     def get_weights(self) -> list[NDArray[np.float32]]:
         """Copies of the weights."""
@@ -241,7 +241,7 @@ class Layer(Protocol):
 
 
 class Tracker(Protocol):
-    """What keeps a layer's variables in Keras 3."""
+    """The keeper of a layer's variables in Keras 3."""
 
     def unlock(self) -> None:
         """Lets it take more."""
@@ -264,7 +264,7 @@ class EmbeddingLayer(Layer, Protocol):
 
     @property
     def weights(self) -> list[KerasVariable]:
-        """Those that it has: none where a table stands for them."""
+        """The weights that it has: none where a table stands for them."""
 
 
 class KerasMetric(Protocol):
@@ -310,7 +310,7 @@ class KerasInitializer(Protocol):
     """A Keras initializer."""
 
     def get_config(self) -> dict[str, object]:
-        """What it was made with."""
+        """The arguments that it was made with."""
 
 
 class KerasMean(KerasMetric, Protocol):
@@ -338,7 +338,7 @@ class KerasModel(Layer, Protocol):
 
     @property
     def losses(self) -> list[Tensor]:
-        """What regularizers add to the loss."""
+        """The terms that regularizers add to the loss."""
 
     @property
     def metrics(self) -> list[KerasMetric]:
@@ -369,7 +369,7 @@ class KerasOptimizer(Protocol):
         """Updates variables by their gradients."""
 
     def get_config(self) -> dict[str, object]:
-        """What it was made with."""
+        """The arguments that it was made with."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> Self:
@@ -377,7 +377,7 @@ class KerasOptimizer(Protocol):
 
 
 class Options(Protocol):
-    """How a dataset is run."""
+    """Options of running a dataset."""
 
     deterministic: bool | None
 
@@ -405,7 +405,7 @@ class Dataset(Protocol):
         """With other options."""
 
     def options(self) -> Options:
-        """How it is run."""
+        """The options that it is run with."""
 
     def cardinality(self) -> Tensor:
         """Number of elements, or a negative number."""
@@ -420,7 +420,7 @@ class Graph(Protocol):
 
     @property
     def captures(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """What it uses from outside, and the placeholder of each."""
+        """The tensors that it uses from outside, and the placeholder of each."""
 
     def as_default(self) -> AbstractContextManager[object]:
         """A context in which operations are added to it."""
@@ -440,7 +440,7 @@ class TracedFunction(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """What it consists of."""
+        """The graph that it consists of."""
 
     def __call__(self, *tensors: Tensor) -> Nested: ...
 
@@ -452,13 +452,13 @@ class MapFunction(Protocol):
 
 
 class MapDataset(Dataset, Protocol):
-    """What ``Dataset.map`` gives."""
+    """The result of ``Dataset.map``."""
 
     _map_func: MapFunction
 
 
 class ShuffleDataset(Dataset, Protocol):
-    """What ``Dataset.shuffle`` gives."""
+    """The result of ``Dataset.shuffle``."""
 
     _buffer_size: Tensor
     _seed2: Tensor
@@ -481,7 +481,7 @@ class PrunableFunction(Protocol):
 
     @property
     def graph(self) -> Graph:
-        """What it consists of."""
+        """The graph that it consists of."""
 
     @property
     def inputs(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Which device PyTorch computes on in this process, and how values come to it and back.
+"""The device that PyTorch computes on in this process, and the way of values to it and back.
 
 A worker computes on an accelerator when one was granted to it, and on the CPU else. The model is built and checked on
 the CPU, so that its first values are the same everywhere, and moved then. Records are read, ids are looked up, sums
@@ -80,7 +80,7 @@ def finish_on(device: torch.device) -> None:
 
 
 def seed_of(device: torch.device) -> Callable[[int], Any]:
-    """What seeds the generator of a device."""
+    """The seed for the generator of a device."""
     if device == HOST:
         return torch.default_generator.manual_seed
     seed: Callable[[int], Any] = torch.get_device_module(device).manual_seed

@@ -18,7 +18,7 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What the policy is called in settings and decision logs."""
+        """The name of the policy in settings and decision logs."""
         ...
 
     def plan(self, snapshot: Snapshot) -> Plan:

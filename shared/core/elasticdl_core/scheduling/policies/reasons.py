@@ -118,7 +118,7 @@ def _reason(
 
 
 def _worth(more: int, gain: float) -> str:
-    """What so many workers more would do to a job that has reached its useful size."""
+    """The effect of so many more workers on a job that has reached its useful size."""
     if gain >= _NOTHING:
         return f"{more} more would speed it up by only {gain:.1%}"
     if gain > -_NOTHING:

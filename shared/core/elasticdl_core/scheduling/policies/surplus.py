@@ -1,4 +1,4 @@
-"""What policies share when they hand out the workers above the minimums."""
+"""Handing out of the workers above the minimums, shared by the policies."""
 
 from __future__ import annotations
 

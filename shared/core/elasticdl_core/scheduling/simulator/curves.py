@@ -32,7 +32,7 @@ SINGLE_WORKER = frozenset({"ncf"})
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How a global batch is divided.
+    """The division of a global batch.
 
     Attributes:
         local: samples of a worker in one pass.

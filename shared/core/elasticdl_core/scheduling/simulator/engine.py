@@ -58,7 +58,7 @@ class SimulationSettings:
 
 @dataclass
 class JobHistory:
-    """What became of a job.
+    """The history of a job.
 
     Attributes:
         job: from the workload.

@@ -67,5 +67,5 @@ class Machines:
         return sum(self._held.get(job, {}).values())
 
     def placement(self, job: str) -> Placement:
-        """How they are spread; empty if it has none."""
+        """The spread over nodes; empty if it has none."""
         return tuple(self._held.get(job, {}).values())

@@ -13,7 +13,7 @@ from elasticdl_core.scheduling.simulator.work import packed
 
 @dataclass(frozen=True)
 class Report:
-    """What a run is judged by; averages hide the trade-off, so all are reported together.
+    """Measures of a run; averages hide the trade-off, so all are reported together.
 
     Attributes:
         policy: its name.

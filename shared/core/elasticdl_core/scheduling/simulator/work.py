@@ -1,4 +1,4 @@
-"""What simulated jobs have to do, and how fast they truly do it."""
+"""Work and true speed of simulated jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SimulatedWork(Protocol):
 
     @property
     def kind(self) -> str:
-        """What makes jobs similar."""
+        """The key by which jobs are similar."""
         ...
 
     @property

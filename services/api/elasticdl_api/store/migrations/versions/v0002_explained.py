@@ -1,4 +1,4 @@
-"""What explains the scheduler: the reason in force as data, how its last pass went, what each decision changed.
+"""Explanations of the scheduler: the reason in force as data, how its last pass went, what each decision changed.
 
 Revision ID: 0002
 Revises: 0001

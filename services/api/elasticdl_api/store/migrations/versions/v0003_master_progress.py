@@ -1,4 +1,4 @@
-"""How far a job was at most: a master that gets further makes good for those that were lost.
+"""The furthest progress of a job: a master that gets further makes good for those that were lost.
 
 Revision ID: 0003
 Revises: 0002

@@ -1,4 +1,4 @@
-"""What follows a change of a job's state is written by code that one can read; the database only refuses.
+"""Moves the consequences of a change of state from triggers to code that one can read; the database only refuses.
 
 The triggers that wrote events and launch intents are gone, and so is ``transition_job``: a process of an earlier
 version that goes on running is refused when it changes a state, rather than starting a job without a master.

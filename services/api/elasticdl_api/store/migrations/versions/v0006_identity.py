@@ -1,4 +1,4 @@
-"""Who did what: namespaces, tokens with a name, an owner and an end, owners of jobs, and the log of all changes.
+"""Identities: namespaces, tokens with a name, an owner and an end, owners of jobs, and the log of all changes.
 
 Revision ID: 0006
 Revises: 0005

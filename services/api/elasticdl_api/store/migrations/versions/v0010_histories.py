@@ -1,4 +1,4 @@
-"""What was, and not only what is: the lives of all processes, and series of numbers of jobs and of the cluster.
+"""Histories beside the present: the lives of all processes, and series of numbers of jobs and of the cluster.
 
 Revision ID: 0010
 Revises: 0009

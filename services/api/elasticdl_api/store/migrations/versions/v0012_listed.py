@@ -1,4 +1,4 @@
-"""What lists of jobs order by without reading what masters reported: columns that the database derives from it.
+"""Columns for ordered lists of jobs, which the database derives from masters' reports.
 
 Revision ID: 0012
 Revises: 0011

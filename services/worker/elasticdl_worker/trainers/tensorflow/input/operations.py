@@ -1,4 +1,4 @@
-"""What ``feed`` may do with the records: each operation of ``tf.data`` is allowed, passed over, or refused by name.
+"""Rules for operations of ``feed``: each operation of ``tf.data`` is allowed, passed over, or refused by name.
 
 People think of ``feed`` as run once, over all of the data. It is run for each task, over the records of the task.
 Where an operation treats each record by itself, that is the same. Where it counts, keeps or combines records across
@@ -40,7 +40,7 @@ _ENDLESS = -1
 
 @dataclass(frozen=True)
 class FeedShape:
-    """What a ``feed`` does with the records that it is given.
+    """The effect of a ``feed`` on the records that it is given.
 
     Attributes:
         ordered: whether element ``i`` is of record ``i``: nothing shuffles, filters or multiplies.

@@ -237,7 +237,7 @@ class InputPipeline:
 
     @property
     def intake(self) -> Intake:
-        """What came in for the present shard so far."""
+        """The intake of the present shard so far."""
         return Intake(self._fed, self._records.skips)
 
     def _keep_large_blocks(self) -> None:

@@ -98,7 +98,7 @@ class PreparedModel:
 
     @property
     def layers(self) -> Mapping[str, str]:
-        """What names of layers stand for in the module."""
+        """The meaning of layers' names in the module."""
         return layer_origins(self.keras_model)
 
     def trained_tables(self) -> list[str]:
@@ -173,7 +173,7 @@ class PreparedModel:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build a model.
+    """Options for building a model.
 
     Attributes:
         threshold_bytes: Keras embeddings larger than this become tables, or begin with the rows of one; None leaves

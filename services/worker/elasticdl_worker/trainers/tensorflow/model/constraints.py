@@ -1,4 +1,4 @@
-"""What a model does to its trained weights beside the optimizer: constraints, and assignments in ``call``.
+"""Changes by a model to its trained weights beside the optimizer: constraints, and assignments in ``call``.
 
 The parameter servers own the weights. A constraint that they know is carried out by them after each update, as Keras
 does it; what only the model knows would be undone by the next pull, and is refused, in a local run as on a cluster.

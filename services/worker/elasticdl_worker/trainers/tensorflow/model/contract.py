@@ -101,7 +101,7 @@ def _own_classes() -> Mapping[type, str]:
 
 
 def _overridden(kind: type, base: type) -> Iterator[str]:
-    """What a class between a user's optimizer and Keras' own changes of the latter."""
+    """The methods of Keras' optimizer that a class between it and the user's overrides."""
     if kind is object or kind in base.__mro__:
         return
     for name in vars(kind):

@@ -17,7 +17,7 @@ _NAMED_BY_KERAS = re.compile(r"(input|input_layer|keras_tensor)(_\d+)?")
 
 
 def layer_origins(model: KerasModel) -> dict[str, str]:
-    """What layers with weights stand for, by the name of each; without those of which the module says nothing.
+    """The origins of layers with weights, by the name of each; without those of which the module says nothing.
 
     Args:
         model: a Keras model, built.

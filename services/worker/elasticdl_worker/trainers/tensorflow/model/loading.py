@@ -46,7 +46,7 @@ def begin_build(module: ModelModule, seed: int) -> None:
 
 
 def _taken_names() -> dict[str, int]:
-    """How often Keras has given each name to a layer."""
+    """The number of layers to which Keras has given each name."""
     if is_legacy():
         from tf_keras.src import backend
 

@@ -45,7 +45,7 @@ def make_metrics(module: ModelModule, loss: LossOf | None, outputs: Outputs = ()
 
 
 class KerasMetrics(MetricKind):
-    """What Keras knows of metrics."""
+    """Keras' knowledge of metrics."""
 
     name = "keras"
     words = "a Keras metric"

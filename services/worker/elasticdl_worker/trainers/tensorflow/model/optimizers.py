@@ -49,7 +49,7 @@ Guard = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped before they leave the worker; at most one is set, as in Keras.
+    """Clipping of gradients before they leave the worker; at most one is set, as in Keras.
 
     Attributes:
         clipnorm: largest norm of each gradient.
@@ -74,7 +74,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class TranslatedOptimizer:
-    """What becomes of a Keras optimizer.
+    """The translation of a Keras optimizer.
 
     Attributes:
         spec: for the parameter servers.

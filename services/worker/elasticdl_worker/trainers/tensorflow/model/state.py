@@ -133,7 +133,7 @@ class ModelState:
         return [tf.identity(variable) for variable in self.variables.values()]
 
     def compute_changes(self, before: list[Tensor], keeps: Mapping[str, float]) -> tuple[list[Tensor], Tensor]:
-        """How the variables have changed; to be called while tracing.
+        """Computes the changes of the variables; to be called while tracing.
 
         Args:
             before: from ``before``.
@@ -181,7 +181,7 @@ class ModelState:
 
 
 def _source(tensor: Tensor) -> Tensor:
-    """What a tensor is before it is passed on."""
+    """The tensor before it was passed on."""
     while tensor.op.type in ("Identity", "StopGradient"):
         tensor = tensor.op.inputs[0]
     return tensor

@@ -14,7 +14,7 @@ _BUCKET = 1 << 20
 
 
 class GradientBuckets:
-    """Where the gradient of each variable lies.
+    """The place of each variable's gradient.
 
     Args:
         variables: those that have gradients, by name.

@@ -145,7 +145,7 @@ class KerasReplica:
 
     @property
     def layout(self) -> ModelLayout:
-        """What a checkpoint says of the model."""
+        """A checkpoint's layout of the model."""
         return self._layout
 
     @property

@@ -92,7 +92,7 @@ class OptimizerSlots:
         }
 
     def steps(self) -> dict[str, int]:
-        """How many updates the slots of each trained parameter are of: Keras has one count for all."""
+        """The number of updates of each trained parameter's slots: Keras has one count for all."""
         return dict.fromkeys(self._variables, int(self._iterations.numpy()))
 
     def assign(self, slots: Mapping[str, Sequence[NDArray[Any]]], steps: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""How the state of a model (what no gradient changes) moves by a step whose microbatches were computed apart.
+"""Changes of a model's state (what no gradient changes) by a step whose microbatches were computed apart.
 
 Each microbatch begins with the state from before the step, and contributes how it changed it. The contributions are
 sums of float32, so that members can add them like gradients, and the outcome does not depend on who computed what:

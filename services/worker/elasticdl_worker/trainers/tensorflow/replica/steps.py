@@ -26,7 +26,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
 
 
 class Computed(NamedTuple):
-    """What a microbatch gives.
+    """The results of a microbatch.
 
     Attributes:
         loss: the mean over its rows, with regularisation.
@@ -40,7 +40,7 @@ class Computed(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """What an update gives that was made along with computing it.
+    """The results of an update that was made along with computing it.
 
     Attributes:
         loss: the mean over the rows, with regularisation.

@@ -114,7 +114,7 @@ class LocalTrainer:
 
     @property
     def optimizer(self) -> KerasOptimizer | None:
-        """What trains, built; None where nothing is trained."""
+        """The optimizer that trains, built; None where nothing is trained."""
         return self._optimizer
 
     @property

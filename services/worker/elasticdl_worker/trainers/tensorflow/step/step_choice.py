@@ -20,7 +20,7 @@ _RECENT = 50
 
 
 class StepKind(enum.StrEnum):
-    """How a minibatch is computed."""
+    """Kinds of a minibatch's computation."""
 
     PLAIN = "plain"
     XLA = "XLA"

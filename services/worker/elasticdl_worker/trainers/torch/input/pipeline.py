@@ -81,7 +81,7 @@ class TorchInputPipeline:
 
     @property
     def intake(self) -> Intake:
-        """What came in for the present shard so far."""
+        """The intake of the present shard so far."""
         return Intake(self._fed, self._records.skips)
 
     def sample(self) -> Tensors:

@@ -1,4 +1,4 @@
-"""What a ``feed`` of PyTorch returned: samples or ready minibatches, and how many samples each is made of."""
+"""The results of a ``feed`` of PyTorch: samples or ready minibatches, and how many samples each is made of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_OF_EACH = 100
 
 
 class Returned:
-    """What ``feed`` returned for one task.
+    """The result of ``feed`` for one task.
 
     Args:
         made: that.

@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class TorchBuildOptions:
-    """How to build a model.
+    """Options for building a model.
 
     Attributes:
         threshold_bytes: embeddings larger than this become tables.
@@ -136,7 +136,7 @@ class BuiltModel:
 
     @property
     def state(self) -> Mapping[str, torch.Tensor]:
-        """What no gradient changes, by name."""
+        """The state that no gradient changes, by name."""
         return self.merging.tensors
 
     def materialise(self) -> None:

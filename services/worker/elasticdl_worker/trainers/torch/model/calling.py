@@ -1,4 +1,4 @@
-"""How a model is called with what ``feed`` gives, and what it returns."""
+"""Calls a model with what ``feed`` gives, and checks what it returns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TorchModelCall:
         return (features,), {}
 
     def written(self, features: Tensors) -> str:
-        """How one writes the call for such features: with ``features``, ``*features`` or ``**features``."""
+        """The written form of the call for such features: with ``features``, ``*features`` or ``**features``."""
         arguments, named = self.arguments(features)
         if named:
             return "**features"

@@ -112,7 +112,7 @@ class TorchTableRegistry:
         return frozenset(range(self._made))
 
     def notes_of(self, tensor: torch.Tensor) -> FirstValues | None:
-        """What is noted of the layer that a tensor is the weight of, or a part of that."""
+        """The notes on the layer that a tensor is the weight of, or a part of that."""
         found = self._candidate_of(tensor)
         return None if found is None else found.begins
 

@@ -19,7 +19,7 @@ _FAR = 6.0
 
 
 class FirstValues:
-    """How the rows of one embedding begin, as far as it was said.
+    """The first values of one embedding's rows, as far as they were said.
 
     Args:
         padding_idx: the row that stays zero.

@@ -1,4 +1,4 @@
-"""What PyTorch adds to metrics: objects with ``update(predictions, labels)`` and ``compute()``, as torchmetrics has.
+"""PyTorch's metrics: objects with ``update(predictions, labels)`` and ``compute()``, as torchmetrics has.
 
 A state is told as the difference that updates made to what the object began with, so that the states of minibatches
 and workers add up; where torchmetrics says that the larger or smaller value counts, as the value itself.
@@ -55,7 +55,7 @@ class HostMetrics(ModuleMetrics):
 
 
 class TorchMetrics:
-    """What PyTorch knows of metrics."""
+    """PyTorch's knowledge of metrics."""
 
     name = "torch"
     words = "an object with update and compute"
@@ -141,11 +141,11 @@ class TorchMetric:
         return [change.ravel().tolist() for change in self._changes()]
 
     def rules(self) -> list[str]:
-        """How each value merges."""
+        """The rule by which each value merges."""
         return list(self._rules.values())
 
     def result_of(self, numbers: Sequence[Sequence[float]]) -> _Numbers:
-        """What the metric computes of a merged state."""
+        """The result that the metric computes of a merged state."""
         self.reset()
         for (key, first), part in zip(self._first.items(), numbers, strict=True):
             before = _array(first) if self._rules[key] == "sum" else np.zeros(_array(first).shape)
@@ -186,7 +186,7 @@ class TorchMetric:
         return refusal(Subject.TORCH_METRIC, "state_that_does_not_merge", shown)
 
     def _held(self) -> dict[str, Any]:
-        """What else of an object may be a state: lists of tensors, or what is made when it is first needed."""
+        """Other attributes of an object that may be state: lists of tensors, or what is made when first needed."""
         return {key: value for key, value in vars(self._metric).items() if isinstance(value, _CONTAINERS)}
 
     def _values(self) -> dict[str, Any]:

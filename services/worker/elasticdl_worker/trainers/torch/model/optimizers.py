@@ -61,7 +61,7 @@ class MadeOptimizer:
 
 @dataclass(frozen=True)
 class TorchOptimizerPlan:
-    """What becomes of the user's optimizer.
+    """The translation of the user's optimizer.
 
     Attributes:
         spec: for the parameter servers.
@@ -184,7 +184,7 @@ def rates_of(
 
 
 def clipping_of(callbacks: Sequence[Callback]) -> GradientClipping | None:
-    """How gradients are clipped.
+    """The clipping of gradients.
 
     Raises:
         UserCodeError: two callbacks say so.
@@ -264,7 +264,7 @@ def _params_of(group: Mapping[str, Any], options: Sequence[str]) -> dict[str, fl
 
 
 def _arguments(function: Callable[..., object], net: nn.Module, fix: str) -> tuple[object, ...]:
-    """What a function of the user's that makes an optimizer is given: the model, or its parameters, or nothing."""
+    """The arguments of a user's function that makes an optimizer: the model, or its parameters, or none."""
     if inspect.isclass(function) and issubclass(function, optim.Optimizer):
         return (net.parameters(),)
     try:
@@ -289,7 +289,7 @@ def _arguments(function: Callable[..., object], net: nn.Module, fix: str) -> tup
 
 
 def _with_scheduler(made: object) -> tuple[object, Callable[[optim.Optimizer], LRScheduler] | None]:
-    """What an optimizer function returned, apart from the scheduler that may stand beside it."""
+    """Separates the optimizer that a function returned from the scheduler that may stand beside it."""
     if not isinstance(made, tuple):
         return made, None
     if len(made) != 2:

@@ -1,4 +1,4 @@
-"""Which optimizers take the gradients of ``sparse=True``: those that do in PyTorch, wherever the model trains."""
+"""Optimizers that take the gradients of ``sparse=True``: those that do in PyTorch, wherever the model trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a model no gradient changes, and how what several workers make of it becomes one.
+"""The state of a model, which no gradient changes, and how several workers' changes of it become one.
 
 Whatever a worker did in its minibatches, the parameter servers are told it as ``x`` becomes ``keep * x + add``, so
 that the changes of workers come one after the other:
@@ -106,7 +106,7 @@ class TorchModelState:
                 tensors[name].detach().copy_(value)
 
     def changes(self, before: Mapping[str, torch.Tensor]) -> dict[str, StateChange]:
-        """How the values have changed since ``read``."""
+        """The changes of the values since ``read``."""
         found, tensors = {}, self.tensors
         if self.device != HOST:
             before, tensors = self._on_host(before), self._on_host(tensors)
@@ -143,7 +143,7 @@ def _rule(tensor: torch.Tensor) -> Merge:
 
 
 def _declared(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Merge]:
-    """What modules say of their state, by its names in the model."""
+    """The declarations of modules about their state, by its names in the model."""
     found = {}
     for path, module in model.named_modules():
         shown = path or type(module).__name__
@@ -162,7 +162,7 @@ def _declared(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """Where a module keeps a tensor, and under which name."""
+    """The module that keeps a tensor, and the name in it."""
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     held: dict[str, Any] = module._buffers if key in module._buffers else module._parameters

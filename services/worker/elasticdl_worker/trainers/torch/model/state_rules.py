@@ -1,4 +1,4 @@
-"""Which tensors of the state change in training, and which of them are running maxima or minima: found by trial."""
+"""Finds by trial which tensors of the state change in training, and which are running maxima or minima."""
 
 from __future__ import annotations
 

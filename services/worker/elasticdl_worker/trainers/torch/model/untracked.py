@@ -74,7 +74,7 @@ def _named(wanted: nn.Parameter, net: nn.Module, roots: Sequence[Path]) -> str:
 
 
 def _name_within(name: str, value: object, wanted: nn.Parameter, depth: int) -> str:
-    """How a value's own name leads to the parameter; empty if it does not."""
+    """The path from a value's own name to the parameter; empty if there is none."""
     if value is wanted:
         return f"the parameter {name}"
     if isinstance(value, nn.Module):

@@ -15,7 +15,7 @@ _BUCKET = 1 << 20
 
 
 class TorchBuckets:
-    """Where the gradient of each parameter lies: those that backward makes first in the first bucket.
+    """The place of each parameter's gradient: those that backward makes first in the first bucket.
 
     Args:
         parameters: those that are trained, by name.
@@ -52,7 +52,7 @@ class TorchBuckets:
 
     @property
     def parameters(self) -> Sequence[Sequence[nn.Parameter]]:
-        """Those of each bucket."""
+        """The parameters of each bucket."""
         return [[self._parameters[name] for name in names] for names in self._names]
 
     def pack(self, rows: int) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -49,7 +49,7 @@ class TensorMemory:
 
 
 def choose_memory(collective: str, device: torch.device) -> Memory:
-    """Where the contributions of a member are that computes on a device.
+    """Chooses the memory for the contributions of a member that computes on a device.
 
     Args:
         collective: that the job asks for.

@@ -134,7 +134,7 @@ class TorchReplica:
 
     @property
     def layout(self) -> ModelLayout:
-        """What a checkpoint says of the model."""
+        """A checkpoint's layout of the model."""
         return self._layout
 
     @property

@@ -25,7 +25,7 @@ def packed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked(floats: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """What ``packed`` was given, in the shape and type of another tensor."""
+    """The inverse of ``packed``, in the shape and type of another tensor."""
     if like.element_size() == 1:
         return floats.to(like.dtype).reshape(like.shape)
     halves = floats.int()

@@ -64,12 +64,12 @@ class TorchSlots:
         return {name: [self._slot(one, slot) for slot in self.names] for name, one in self._trained.items()}
 
     def steps(self) -> dict[str, int]:
-        """How many updates each trained parameter had; SGD does not count."""
+        """The number of each trained parameter's updates; SGD does not count."""
         states = {name: self._optimizer.state.get(one, {}) for name, one in self._trained.items()}
         return {name: int(float(state.get("step", 0))) for name, state in states.items()}
 
     def extra(self) -> dict[str, NDArray[Any]]:
-        """What else the optimizer remembers."""
+        """The rest of the optimizer's state."""
         if not isinstance(self._optimizer, optim.NAdam):
             return {}
         states = [self._optimizer.state.get(one, {}) for one in self._trained.values()]

@@ -111,7 +111,7 @@ class TorchLookupCollector:
 
 
 def _places(features: Tensors, lookups: _Asked) -> list[int] | None:
-    """Which of the features each lookup's ids are, as they stand; None if one is none of them."""
+    """The features that are each lookup's ids, as they stand; None if one is none of them."""
     numbers = {id(leaf): number for number, leaf in enumerate(leaves(features)) if leaf.dtype == torch.int64}
     places = [numbers.get(id(ids)) for _, ids, _ in lookups]
     return None if None in places else [place for place in places if place is not None]

@@ -1,4 +1,4 @@
-"""What is computed of a model whose tables lie elsewhere: losses, gradients, predictions."""
+"""Computations of a model whose tables lie elsewhere: losses, gradients, predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How steps are computed.
+    """Options for computing steps.
 
     Attributes:
         autocast: whether under ``torch.autocast`` to bfloat16.
@@ -160,7 +160,7 @@ class ForwardPass:
 
 
 class _Trial:
-    """What a run of the model may change before it fails: its state, and the random numbers to come."""
+    """The state that a run of the model may change before it fails, and the random numbers to come."""
 
     def __init__(self, model: BuiltModel) -> None:
         self._merging, self._device = model.merging, model.device
@@ -177,7 +177,7 @@ class _Trial:
 
 
 class TorchPrograms:
-    """What is computed of a model whose tables lie elsewhere.
+    """Computations of a model whose tables lie elsewhere.
 
     Args:
         model: the model, built.
