@@ -215,14 +215,18 @@ def _saved_model(
 def _ordered_archive(model: PreparedModel) -> Any:
     """Keras' archive, with variables in the model's order: Keras leaves it to where they lie in memory."""
     places = {id(raw_variable(variable)): place for place, variable in enumerate(model.keras_model.variables)}
+    archive = (
+        keras.export.ExportArchive()
+    )  # makes an object of another class, so that a subclass would be passed over
+    track = archive._filter_and_track_resources
 
-    class Archive(keras.export.ExportArchive):  # type: ignore[misc]  # Keras has no types
-        def _filter_and_track_resources(self) -> None:
-            super()._filter_and_track_resources()
-            found = list(self._tf_trackable._all_variables)
-            self._tf_trackable._all_variables = sorted(found, key=lambda one: places.get(id(one), len(places)))
+    def track_in_order() -> None:
+        track()
+        kept = archive._tf_trackable
+        kept._all_variables = sorted(kept._all_variables, key=lambda one: places.get(id(one), len(places)))
 
-    return Archive()
+    archive._filter_and_track_resources = track_in_order
+    return archive
 
 
 def _name_by_content(folder: Path) -> None:
