@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticdl.data import fingerprints, steady
-from elasticdl.data.columns import Columns, ColumnSpec, chosen_columns, nulls_policy, python_column, type_words
+from elasticdl.data.columns import Columns, ColumnSpec, python_column, type_words
+from elasticdl.data.database_reader import DatabaseReader
 from elasticdl.data.errors import DataError, ReaderParamsError
-from elasticdl.data.grouped_reader import GroupedReader
-from elasticdl.data.params import TRAINED_COLUMNS, refuse_unknown, take, take_names
-from elasticdl.data.reader import Feed, Metadata, Shard
-from elasticdl.data.table_feed import table_feed
+from elasticdl.data.reader import Metadata, Shard
 
 PAGE = 8192
 _FORM = "postgresql://USER@HOST/DATABASE?table=NAME, and &key=COLUMN where the table has no primary key of one column"
@@ -49,7 +47,7 @@ class _Column:
     enum: bool
 
 
-class PostgresDataReader(GroupedReader):
+class PostgresDataReader(DatabaseReader):
     """Reads one table.
 
     Rows are numbered in the order of a key that is unique; a page is a range of keys, so that reading one costs what
@@ -72,7 +70,6 @@ class PostgresDataReader(GroupedReader):
     """
 
     kind: ClassVar[str] = "postgres"
-    params: ClassVar[tuple[str, ...]] = ("kind", "columns", "label", "nulls", TRAINED_COLUMNS)
 
     def __init__(
         self,
@@ -82,25 +79,15 @@ class PostgresDataReader(GroupedReader):
         *,
         predicting: bool = False,
     ) -> None:
-        super().__init__()
-        params = dict(reader_params or {})
-        refuse_unknown(params, self.params, reader=self.kind)
+        super().__init__(reader_params)
         self._records_per_task, self._first_state = records_per_task, ""
         self._origin, self._dsn, asked = _parsed(data_origin)
         self._table, self._until = asked["table"], asked.get("until")
         declared, unique = self._described()
         self._key = self._chosen_key(asked.get("key"), declared, unique)
         self._key_kind = declared[self._key].kind
-        self.label = take(params, "label", str, None)
-        wanted, trained = (take_names(params, name) for name in ("columns", TRAINED_COLUMNS))
-        chosen = chosen_columns(
-            self._origin, list(declared), wanted, trained, label=self.label, predicting=predicting
-        )
-        self._declared = {name: declared[name] for name in chosen}
-        self._specs = {name: self._spec_of(name, column) for name, column in self._declared.items()}
-        self._nulls = nulls_policy(params.get("nulls", "fail"), chosen)
-        if predicting and self.label in self._nulls:
-            self._nulls[self.label] = "default"  # nobody reads it
+        self._choose(self._origin, declared, self._spec_of, predicting=predicting)
+        self._declared = {name: declared[name] for name in self._specs}
 
     def _described(self) -> tuple[dict[str, _Column], list[tuple[str, bool]]]:
         """The columns of the table, and those that alone are unique: the name, and whether it is the primary key."""
@@ -307,20 +294,11 @@ class PostgresDataReader(GroupedReader):
             return f"{column}::float8"
         return f"{column}::text" if self._specs[name].dtype == "str" else column
 
-    @property
-    def column_specs(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a record, in their order."""
-        return self._specs
-
     @functools.cached_property
     def metadata(self) -> Metadata:
         """The columns and their types."""
         moments = {name: _MOMENTS[one.kind] for name, one in self._declared.items() if one.kind in _MOMENTS}
         return Metadata(list(self._specs), {**type_words(self._specs), **moments}, self.kind)
-
-    def default_feed(self) -> Feed | None:
-        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
-        return table_feed(self._specs, self.vector_label())
 
 
 def _run(work: Coroutine[Any, Any, _Result]) -> _Result:

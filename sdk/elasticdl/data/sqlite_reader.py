@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from elasticdl.data import files, fingerprints
-from elasticdl.data.columns import Columns, ColumnSpec, chosen_columns, nulls_policy, python_column, type_words
+from elasticdl.data.columns import Columns, ColumnSpec, python_column, type_words
+from elasticdl.data.database_reader import DatabaseReader
 from elasticdl.data.errors import DataError, ReaderParamsError
-from elasticdl.data.grouped_reader import GroupedReader
-from elasticdl.data.params import TRAINED_COLUMNS, refuse_unknown, take, take_names
-from elasticdl.data.reader import Feed, Metadata, Shard
-from elasticdl.data.table_feed import table_feed
+from elasticdl.data.reader import Metadata, Shard
 
 SCHEME = "sqlite://"
 PAGE = 8192
@@ -34,7 +32,7 @@ _TYPES = (
 _PYTHON = {"int64": int, "float64": (int, float), "str": str, "bytes": bytes}
 
 
-class SQLiteDataReader(GroupedReader):
+class SQLiteDataReader(DatabaseReader):
     """Reads one table.
 
     Rows are numbered in the order of a key that is unique; a page is a range of keys, so that reading one costs what
@@ -53,7 +51,6 @@ class SQLiteDataReader(GroupedReader):
     """
 
     kind: ClassVar[str] = "sqlite"
-    params: ClassVar[tuple[str, ...]] = ("kind", "columns", "label", "nulls", TRAINED_COLUMNS)
 
     def __init__(
         self,
@@ -63,9 +60,7 @@ class SQLiteDataReader(GroupedReader):
         *,
         predicting: bool = False,
     ) -> None:
-        super().__init__()
-        params = dict(reader_params or {})
-        refuse_unknown(params, self.params, reader=self.kind)
+        super().__init__(reader_params)
         self._name, self._records_per_task = data_origin, records_per_task
         self._path, self._table, key = _parsed(data_origin)
         self._lock = threading.Lock()
@@ -80,13 +75,7 @@ class SQLiteDataReader(GroupedReader):
                 )
             declared = {name: kind for _, name, kind, *_ in known}
             self._key = self._chosen_key(connection, key, [one[1] for one in known if one[5]], declared)
-        self.label = take(params, "label", str, None)
-        wanted, trained = (take_names(params, name) for name in ("columns", TRAINED_COLUMNS))
-        chosen = chosen_columns(data_origin, list(declared), wanted, trained, label=self.label, predicting=predicting)
-        self._specs = {name: ColumnSpec(_dtype(declared[name])) for name in chosen}
-        self._nulls = nulls_policy(params.get("nulls", "fail"), chosen)
-        if predicting and self.label in self._nulls:
-            self._nulls[self.label] = "default"  # nobody reads it
+        self._choose(data_origin, declared, lambda _, kind: ColumnSpec(_dtype(kind)), predicting=predicting)
 
     def _chosen_key(
         self, connection: sqlite3.Connection, key: str | None, primary: Sequence[str], declared: Mapping[str, str]
@@ -202,19 +191,10 @@ class SQLiteDataReader(GroupedReader):
                 )
         return python_column(f"{self._name}: row", name, values, spec, policy, first, _PYTHON[spec.dtype])
 
-    @property
-    def column_specs(self) -> Mapping[str, ColumnSpec]:
-        """The columns of a record, in their order."""
-        return self._specs
-
     @functools.cached_property
     def metadata(self) -> Metadata:
         """The columns and their types."""
         return Metadata(list(self._specs), type_words(self._specs), self.kind)
-
-    def default_feed(self) -> Feed | None:
-        """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
-        return table_feed(self._specs, self.vector_label())
 
 
 def _parsed(url: str) -> tuple[str, str, str | None]:

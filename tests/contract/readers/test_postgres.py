@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,10 +42,9 @@ INSERT INTO log (v) SELECT n FROM generate_series(1, 20) n;
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        server.sql(TABLES)
-        yield server
+def server(postgres_server: PostgresServer) -> PostgresServer:
+    postgres_server.sql(TABLES)
+    return postgres_server
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import itertools
 import os
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from elasticdl.data import DataReader, Shard, create_data_reader, fingerprints, 
 from elasticdl.data.errors import DataError
 from elasticdl_core.shuffling import RecordOrder, joined_parts
 from elasticdl_worker.trainers.shuffled import ShuffledRecords
-from tests.integration.conftest import PASSWORD, PostgresServer
+from tests.integration.conftest import PASSWORD
 
 pytestmark = pytest.mark.contract
 
@@ -100,12 +100,6 @@ SOURCES = {
 @pytest.fixture(params=SOURCES)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture

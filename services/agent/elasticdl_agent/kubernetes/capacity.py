@@ -71,7 +71,7 @@ def slots_of(
                 if spelled in hard and amount:
                     others = max(0.0, quantity(used.get(spelled, 0)) - workers[kind])
                     others += sum(asked.get(kind, 0.0) for asked in over_quota)
-                    fit = min(fit, max(0, math.floor((quantity(hard[spelled]) - others) / amount + 1e-9)))
+                    fit = min(fit, _times_in({kind: amount}, {kind: quantity(hard[spelled]) - others}))
     return fit
 
 
