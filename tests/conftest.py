@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     _SPENT[0] = _processor_s()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left_to_the_collector() -> Generator[None]:
+    """Collects after each file, so that what its tests left open fails there, and not in a later file."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(hookwrapper=True)

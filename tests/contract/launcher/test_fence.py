@@ -82,7 +82,11 @@ def test_a_namespace_has_one_user_for_ever_and_no_two_share_one(directories: Age
         again.user(Tenant("c", True))
 
 
-def test_no_place_of_a_job_opens_the_clusters_own_files(directories: AgentDirectories, tmp_path: Path) -> None:
+def test_no_place_of_a_job_opens_the_clusters_own_files(
+    directories: AgentDirectories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A model zoo that an earlier test loaded in this process is on the path still; an agent loads none.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.startswith(str(tmp_path.parent))])
     (directories.data / "agent").mkdir(parents=True)
     isolation = Isolation(directories, IsolationLevel(files=True))
     link = tmp_path / "link"

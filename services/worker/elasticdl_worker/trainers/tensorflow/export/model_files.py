@@ -13,6 +13,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as folder:
         if "keras" in wanted and not model.tables:
             with _trying("keras", "a .keras file"):
-                model.keras_model.save(Path(folder) / "model.keras")
+                _save_keras(model.keras_model, Path(folder) / "model.keras")
         if "saved_model" in wanted:
             none = np.zeros(0, np.int64)
             empty = {name: (none, np.zeros((0, spec.dim), np.float32)) for name, spec in model.tables.items()}
@@ -153,7 +154,7 @@ def export_model(
         if "keras" in formats and model.tables:
             written["keras"] = "left out: the model has embeddings without a bound on their ids"
         elif "keras" in formats:
-            model.keras_model.save(staging / "model.keras")
+            _save_keras(model.keras_model, staging / "model.keras")
             written["keras"] = (
                 f"model.keras: keras.models.load_model('model.keras'{_needed_to_load(model.keras_model)})"
             )
@@ -167,6 +168,19 @@ def export_model(
             durable.swap(item, output / item.name)
     names = ["model.keras", "saved_model", README, *(t["file"] for t in tables.values())]
     return [entry for name in names for entry in _listed(output, output / name)]
+
+
+def _save_keras(whole: KerasModel, path: Path) -> None:
+    """Writes a ``.keras`` file.
+
+    Beside the thread that imported it, Keras 2.21 writes HDF5 under that name in each thread that has saved or loaded
+    a model before (``saving_lib`` restores its thread-local flag to False, which was unset), so it gets a new thread.
+    """
+    if is_legacy():
+        with ThreadPoolExecutor(1) as fresh:
+            fresh.submit(whole.save, path).result()
+    else:
+        whole.save(path)
 
 
 def _needed_to_load(whole: KerasModel) -> str:
