@@ -123,6 +123,40 @@ async def test_a_call_carries_its_token_and_its_answer(address: str) -> None:
         await server.stop(None)
 
 
+async def test_a_server_that_is_slow_to_greet_is_connected_to(address: str) -> None:
+    """A connection attempt that gave up after 0.1 s failed calls to loaded servers, and TLS beyond some distance."""
+    server = await _serve(AGENT, _Agent(), address)
+    path = Path(address.removeprefix("unix:"))
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+        target.close()
+        await target.wait_closed()
+
+    relays: set[asyncio.Task[None]] = set()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relays.add(asyncio.current_task())
+        first = await reader.readexactly(24)  # HTTP/2's preface
+        await asyncio.sleep(0.5)  # the latency of the server's first frame
+        upstream_reader, upstream_writer = await asyncio.open_unix_connection(str(path))
+        upstream_writer.write(first)
+        await asyncio.gather(pump(reader, upstream_writer), pump(upstream_reader, writer))
+
+    slow = await asyncio.start_unix_server(relay, path.with_name("slow.sock"))
+    client = RpcClient(f"unix:{path.with_name('slow.sock')}", AGENT, "good")
+    try:
+        answer = await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=20)
+        assert answer.slots == 7
+    finally:
+        await client.close()
+        await asyncio.wait(relays)
+        await server.stop(None)
+        slow.close()
+
+
 @pytest.mark.parametrize(("token", "expected"), [("bad", UnauthenticatedError), ("forbidden", PermissionDeniedError)])
 async def test_a_bad_token_is_refused_before_the_servicer_sees_the_call(
     address: str, token: str, expected: type[Exception]
