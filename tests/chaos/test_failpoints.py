@@ -21,7 +21,12 @@ SAMPLE = (
 )
 
 OF_GROUPS = ("master.after_meeting", "worker.after_compute", "worker.after_group_step")
-OF_NO_JOB = ("api.after_reservation",)  # tests/integration/api/test_death_after_reservation.py
+OF_NO_JOB = (  # tests/integration/api/test_deaths.py
+    "api.after_reservation",
+    "api.after_job_removed",
+    "api.before_bundle_placed",
+    "api.after_bundle_placed",
+)
 
 
 def test_one_job_outlives_deaths_at_bad_instants(cluster: Cluster, armory: Path) -> None:

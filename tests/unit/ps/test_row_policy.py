@@ -257,6 +257,31 @@ def test_another_policy_begins_with_the_rows_that_there_are() -> None:
     assert snapshot_of(partition) == {1: 1.0, 5: -2.0}
 
 
+@pytest.mark.parametrize("age", [1, 3, 7, 8, 15, 63, 64, 400])
+def test_eviction_costs_what_updates_touch_however_large_the_table_was_once(
+    age: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, updates, looked_at = 10_000, age + 200, [0]
+
+    class Seen(np.ndarray[Any, Any]):
+        """Times of sightings that count how many of them are compared."""
+
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+            looked_at[0] += max(np.size(one) for one in inputs)
+            plain = [one.view(np.ndarray) if isinstance(one, Seen) else one for one in inputs]
+            return getattr(ufunc, method)(*plain, **options)
+
+    partition = make(RowPolicy(eviction_updates=age), REFERENCE)
+    step(partition, list(range(rows)))
+    book, read_seen = lives(partition), RowLifecycle._seen.fget
+    assert read_seen is not None
+    monkeypatch.setattr(RowLifecycle, "_seen", property(lambda self: read_seen(self).view(Seen)))
+    for _ in range(updates):
+        step(partition, [1])
+    assert (partition.rows, book.evicted) == (1, rows - 1)
+    assert looked_at[0] <= 4 * rows + updates * rows / 8, "each update looks at an eighth of the table at most"
+
+
 def test_readers_while_rows_come_and_go() -> None:
     partition = make(RowPolicy(max_rows=5000))
     stop, wrong = threading.Event(), list[Any]()

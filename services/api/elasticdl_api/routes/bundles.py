@@ -25,6 +25,7 @@ from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read
 from elasticdl_core.errors import NotFoundError
 from elasticdl_runtime import durable
 from elasticdl_runtime.bundles import MAX_ZIP_BYTES, digest_hex
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import in_thread
 
 router = APIRouter(tags=["bundles"])
@@ -59,7 +60,9 @@ async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSON
     try:
         size = await _receive(request, descriptor, digest)
         await api.examiners.examine_bundle(path, namespace=user.home)
+        failpoint("api.before_bundle_placed")
         await in_thread(lambda: durable.place(path, directory / f"{digest_hex(digest)}.zip"))
+        failpoint("api.after_bundle_placed")
         await api.jobs.add_bundle(user, digest, size)
     finally:
         await in_thread(lambda: path.unlink(missing_ok=True))

@@ -33,6 +33,7 @@ from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.job.ways import refuse_meaningless
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
+from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import to_its_end
 from elasticdl_runtime.tree_removal import remove_tree
 
@@ -259,6 +260,7 @@ async def remove(job_id: schemas.JobId, api: Api, user: User, if_match: IfMatch 
 
 async def _remove(api: Api, user: User, job_id: str, if_match: str | None) -> None:
     await api.jobs.delete(job_id, user=user, if_match=if_match)
+    failpoint("api.after_job_removed")
     if api.launcher is not None:
         try:
             await api.launcher.terminate_job(job_id, grace_s=1.0)

@@ -15,6 +15,8 @@ from elasticdl_ps.store.id_map import IdMap
 
 _NEVER = np.iinfo(np.int64).max
 _SWEEPS_PER_AGE = 8
+_NOTED_AGE = 64
+"""The age from which rows are swept; up to it sweeps would come too often for a table that was large once."""
 _SLACK = 16
 _LINES = 4
 _COUNTERS = 1 << 21
@@ -55,9 +57,9 @@ class RowLifecycle:
         self._sketch = np.zeros((_LINES, counters if policy.admission > 1 else 0), np.uint8)
         self._counted = 0
         self._swept = version
-        # Young rows would be swept with every update: those of each update are noted instead.
+        # Where rows leave young, those of each update are noted instead of swept.
         self._seen_at: deque[tuple[int, NDArray[np.int64]]] | None = None
-        if 0 < policy.eviction_updates < _SWEEPS_PER_AGE:
+        if 0 < policy.eviction_updates < _NOTED_AGE:
             self._seen_at = deque([(version, np.flatnonzero(self._seen[: present.count] == version))])
         self._count = present.count
 
