@@ -140,7 +140,7 @@ def run(directory: Path, epochs: int, patience_s: float) -> int:
     os.environ["ELASTICDL_DATA_DIR"] = str(directory / "cluster")
     data = directory / "data"
     elasticdl("data", "generate", "digits", str(data))
-    elasticdl("up", "--port", "0", "--slots", "3", "--detach")
+    elasticdl("up", "--port", "0", "--slots", "3", "--owner-pid", str(os.getpid()), "--detach")
     try:
         job_id = elasticdl(
             *("train", "--detach", "--job_name", "digits", "--model_zoo", str(HERE / "zoo")),
@@ -193,6 +193,7 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
+    directory.chmod(0o711)  # as root Postgres runs as nobody, whose data would else be kept outside and stay there
     code: int | None = None
     try:
         code = run(directory, arguments.epochs, arguments.patience)

@@ -193,6 +193,15 @@ while True:
     subprocess.run([sys.executable, "-c", program, url], check=True, timeout=90)
 
 
+def test_a_cluster_ends_with_its_owner_however_that_ends(user: User) -> None:
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        user.run("up", "--port", "0", "--owner-pid", str(owner.pid), "--detach")
+        supervisor = psutil.Process(user.status()["pid"])
+        owner.kill()
+    supervisor.wait(60)
+    nothing_is_left(user.data)
+
+
 def test_a_port_that_is_taken_is_named(user: User) -> None:
     import socket
 
@@ -219,6 +228,7 @@ def test_a_component_that_does_not_start_is_named_with_its_log(user: User) -> No
         (["--database-url", "mysql://x"], "postgresql://"),
         (["--redis-url", "http://x"], "redis://"),
         (["--data-dir", "/proc/nowhere"], "--data-dir"),
+        (["--owner-pid", "4194305"], "$$ in a shell"),
     ],
 )
 def test_options_that_cannot_work_are_refused_with_the_fix(user: User, words: list[str], fix: str) -> None:

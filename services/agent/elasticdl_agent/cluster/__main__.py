@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--tls-generate", action="store_true")
+    parser.add_argument("--owner-pid", type=int, default=0)
     arguments = parser.parse_args()
     # URLs hold passwords, so they come through the environment, and go from it before anything is started.
     options = ClusterOptions(
@@ -77,6 +78,7 @@ def main() -> int:
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
         tls_generate=arguments.tls_generate,
+        owner_pid=arguments.owner_pid,
         database_url=os.environ.pop("ELASTICDL_DATABASE_URL", ""),
         redis_url=os.environ.pop("ELASTICDL_REDIS_URL", ""),
     )

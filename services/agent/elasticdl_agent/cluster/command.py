@@ -89,6 +89,12 @@ def up(
             envvar=FORMAT_VARIABLE, help="The format of all logs: for people, or for machines.", show_default="text"
         ),
     ] = None,
+    owner_pid: Annotated[
+        int,
+        typer.Option(
+            metavar="PID", help="End the cluster when this process has ended, however it ends.", show_default=False
+        ),
+    ] = 0,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is up, and leave it running.")
     ] = False,
@@ -113,6 +119,7 @@ def up(
         slots=default_slots() if slots is None else slots,
         policy=policy,
         devices=devices,
+        owner_pid=owner_pid,
     )
     options.check()
     state = running(directory)
@@ -172,6 +179,7 @@ def _up_detached(options: ClusterOptions) -> None:
     argv += ["--policy", options.policy] if options.policy else []
     argv += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)] if options.tls_cert else []
     argv += ["--tls-generate"] if options.tls_generate else []
+    argv += ["--owner-pid", str(options.owner_pid)] if options.owner_pid else []
     urls = {"ELASTICDL_DATABASE_URL": options.database_url, "ELASTICDL_REDIS_URL": options.redis_url}
     with _supervisor_log(options).open("ab") as log, os.fdopen(reader, encoding="utf-8") as progress:
         supervisor = subprocess.Popen(

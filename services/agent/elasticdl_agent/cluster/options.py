@@ -7,6 +7,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from elasticdl_agent.processes.devices import AUTO, parse_devices
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
@@ -40,6 +42,7 @@ class ClusterOptions:
         slots: worker slots of this machine.
         policy: the scheduler's policy; empty for its default.
         devices: accelerators of this machine: ``auto``, ``off``, or ``gpu=N`` to declare some.
+        owner_pid: a process with whose end the cluster ends; 0 for none.
     """
 
     port: int = DEFAULT_PORT
@@ -53,6 +56,7 @@ class ClusterOptions:
     slots: int = field(default_factory=default_slots)
     policy: str = ""
     devices: str = AUTO
+    owner_pid: int = 0
 
     def check(self) -> None:
         """Refuses what cannot work.
@@ -74,6 +78,11 @@ class ClusterOptions:
             parse_devices(self.devices)
         except InvalidInputError as error:
             raise InvalidInputError(f"--devices: {error.message}", fix=error.fix) from None
+        if self.owner_pid < 0 or (self.owner_pid and not psutil.pid_exists(self.owner_pid)):
+            raise InvalidInputError(
+                f"--owner-pid {self.owner_pid}: there is no such process",
+                fix="give the pid of the process that needs the cluster ($$ in a shell)",
+            )
         if self.database_url and not self.database_url.startswith(("postgresql://", "postgres://")):
             raise InvalidInputError(
                 "--database-url is not the URL of a Postgres",

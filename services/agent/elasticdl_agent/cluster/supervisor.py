@@ -95,6 +95,9 @@ class Supervisor:
             stack.callback(self._forget)
             up = asyncio.create_task(self._bring_up(stack), name="bring-up")
             stopped = asyncio.create_task(stop.wait(), name="stop")
+            if self._options.owner_pid:
+                owner = asyncio.create_task(self._end_with(self._options.owner_pid, stop), name="owner")
+                stack.callback(owner.cancel)
             await asyncio.wait({up, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not up.done():
                 up.cancel()
@@ -107,6 +110,12 @@ class Supervisor:
             self._write()
             self._report(ClusterStep("cluster", self._state.api_url, time.monotonic() - started, "ready"))
             await stopped
+
+    async def _end_with(self, owner: int, stop: asyncio.Event) -> None:
+        """Sets ``stop`` when a process has ended, which may have been before."""
+        await process_ended(owner)
+        _log.info("the owner of the cluster has ended", pid=owner)
+        stop.set()
 
     async def _take_lock(self) -> None:
         async for _ in Attempts(_LOCK_POLLS, _LOCK_WAIT_S):
@@ -276,6 +285,21 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+async def process_ended(pid: int) -> None:
+    """Returns when a process, of any parent, has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    try:
+        loop.add_reader(process, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
 
 
 async def _silent(work: Awaitable[None]) -> str:
