@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl_api.schemas.jobs import JobChanges
 from elasticdl_core.contract import Verdict
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
@@ -25,6 +26,11 @@ WAYS: dict[Way, dict[str, Any]] = {
     Way.EVALUATION: {**CODE, **INIT, "type": "evaluation", "validation_data": "/v"},
     Way.PREDICTION: {**CODE, **INIT, "type": "prediction", "prediction_data": "/p"},
     Way.SCRIPT: {**TRAINS, "model_def": "net.__main__"},
+}
+WAYS |= {
+    Way.LOCAL_EVALUATION: WAYS[Way.EVALUATION],
+    Way.LOCAL_PREDICTION: WAYS[Way.PREDICTION],
+    Way.LOCAL_SCRIPT: WAYS[Way.SCRIPT],
 }
 SYNCHRONOUS = {"use_async": False}
 OTHER: dict[str, dict[str, Any]] = {
@@ -55,7 +61,9 @@ OTHER: dict[str, dict[str, Any]] = {
     "distribution_strategy": {"distribution_strategy": PARAMETER_SERVERS},
 }
 """What is given of a field that is not simply a larger number, the opposite or another word."""
-NOT_TRIED = {("collective", way) for way in Way} | {("distribution_strategy", way) for way in (Way.GROUP, Way.SCRIPT)}
+NOT_TRIED = {("collective", way) for way in Way} | {
+    ("distribution_strategy", way) for way in (Way.GROUP, Way.SCRIPT, Way.LOCAL_SCRIPT)
+}
 """NCCL asks for a device and more; a strategy is a way."""
 
 
@@ -74,7 +82,7 @@ def refused(way: Way, fields: dict[str, Any]) -> set[str]:
     try:
         cut = {"distribution_strategy": ALL_REDUCE} if fields.keys() & set(OF_GROUPS) and way is Way.LOCAL else {}
         spec = JobSpec.from_mapping({**WAYS[way], **cut, **fields})
-        if way is Way.LOCAL:
+        if way.is_local:
             refuse_locally(spec)
         refuse_meaningless(spec)
     except SpecError as error:
@@ -101,8 +109,14 @@ def test_the_table_says_what_the_doors_do(way: Way) -> None:
     assert wrong == {}
 
 
+def test_what_can_be_changed_of_a_job_is_done_in_every_way_of_the_cluster() -> None:
+    """Or ``PATCH /jobs/{id}`` would have to ask the table."""
+    changed = {(name, way, become(name, way)) for name in JobChanges.model_fields for way in Way if not way.is_local}
+    assert {one for one in changed if one[2] != (Verdict.HONOURED, "")} == set()
+
+
 def test_a_local_script_leaves_checkpoints_to_the_script() -> None:
     fields = {**WAYS[Way.SCRIPT], "checkpoint_steps": 5}
-    with pytest.raises(SpecError, match="checkpoint_steps: --local leaves the state of a script"):
+    with pytest.raises(SpecError, match="checkpoint_steps: --local does not do it: the state of a script is left"):
         refuse_locally(JobSpec.from_mapping(fields))
     refuse_locally(JobSpec.from_mapping({**TRAINS, "checkpoint_steps": 5, "xla": "off"}))

@@ -89,6 +89,23 @@ def feed(dataset, mode, metadata):
 """
 )
 OF_NO_LABEL = 'def feed(dataset, mode, metadata):\n    return dataset.map(lambda record: (parse(record)["x"], None))'
+WITH_WEIGHTS = """
+def feed(dataset, mode, metadata):
+    return dataset.map(parse).map(lambda record: (record["x"], record["y"], 2.0 * record["y"]))
+"""
+STRAY = """
+STRAY = tf.Variable(2.0, trainable=False)
+
+
+def forward():
+    x = keras.Input((4,), batch_size=8)
+    h = layers.Lambda(lambda one: one * STRAY)(x)
+    return keras.Model(x, layers.Dense(1)(layers.LSTM(3, stateful=True)(layers.Reshape((4, 1))(h))))
+"""
+OF_UNEVEN_LISTS = """
+def eval_metrics_fn():
+    return {"odd": lambda labels, predictions: [labels[:, 0], labels[1:, 0]]}
+"""
 WRONG_KEY = 'def loss(labels, predictions):\n    return tf.reduce_mean({"a": labels}["age"] - predictions)'
 WRONG_SHAPE = "def loss(labels, predictions):\n    return tf.reduce_mean(tf.matmul(labels, predictions))"
 
@@ -112,6 +129,9 @@ WRONG_SHAPE = "def loss(labels, predictions):\n    return tf.reduce_mean(tf.matm
         ),
         pytest.param(OF_NO_LABEL, "None", "let feed give (features, labels)", id="no-labels"),
         pytest.param(WRONG_SHAPE, "a training step raised", "check the shapes of", id="shapes-that-do-not-fit"),
+        pytest.param(WITH_WEIGHTS, "gives a tuple of 3", 'as in (features, {"y": labels', id="weights-beside-labels"),
+        pytest.param(STRAY, "the variable STRAY of", "add_weight", id="a-variable-beside-a-stateful-layer"),
+        pytest.param(OF_UNEVEN_LISTS, "arrays of different shapes, [8], [7]", "one value", id="an-uneven-metric"),
         pytest.param(
             WRONG_KEY, "a training step raised KeyError: 'age'", "correct a training step", id="a-wrong-key"
         ),

@@ -73,6 +73,14 @@ class Net(nn.Module):
 
 forward = Net
 """
+WITH_WEIGHTS = """
+def feed(dataset, mode, metadata):
+    return [(torch.ones(4), torch.tensor(1.0), torch.tensor(2.0)) for record in dataset]
+"""
+OF_UNEVEN_LISTS = """
+def eval_metrics_fn():
+    return {"odd": lambda labels, predictions: [labels, labels[1:]]}
+"""
 FAILING_STATE = """
 def forward():
     net = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
@@ -100,6 +108,8 @@ def forward():
             "pad_sequence",
             id="records-of-different-lengths",
         ),
+        pytest.param(WITH_WEIGHTS, "gives a list of 3", 'as in (features, {"y": labels', id="weights-beside-labels"),
+        pytest.param(OF_UNEVEN_LISTS, "arrays of different shapes, [8], [7]", "one value", id="an-uneven-metric"),
         pytest.param(
             "forward = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))",
             "is a model, made when the file is imported, not its maker",

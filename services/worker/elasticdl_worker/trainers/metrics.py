@@ -170,7 +170,7 @@ class ModuleMetrics(Metrics):
                 if name not in self._compared:
                     self._kind.check_function(f"the metric {name}", function, *picked)
                     self._compared.add(name)
-                values = self._kind.numbers(function(*picked))
+                values = one_array(name, self._kind.numbers, function(*picked))
                 if records > 1 and name not in self._tried:
                     shown = what_is_given(self._kind, name, function, picked, values, records)
                     if shown is not None:
@@ -318,7 +318,7 @@ def what_is_given(
     halves = [half for half in (kind.cut(given, 0, at), kind.cut(given, at, records)) if half is not None]
     if len(halves) < 2 or not np.all(np.isfinite(whole)):
         return None
-    first, second = (kind.numbers(function(*half)) for half in halves)
+    first, second = (one_array(name, kind.numbers, function(*half)) for half in halves)
     found, together = float(whole.sum()), float(first.sum() + second.sum())
     as_many = whole.size == first.size + second.size
     what: Given = "values" if whole.size > 1 or (whole.ndim and as_many) else "mean"
@@ -341,7 +341,7 @@ def what_is_given(
 
 
 def one_array(name: str, array: Callable[[Any], NDArray[np.float64]], computed: Any) -> NDArray[np.float64]:
-    """The result of a metric object as one array; several values of one shape are stacked.
+    """The result of a metric as one array; several values of one shape are stacked.
 
     Args:
         name: of the metric.

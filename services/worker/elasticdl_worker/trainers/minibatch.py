@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from elasticdl.data import Shard
+from elasticdl_core.errors import UserCodeError
 from elasticdl_core.shuffling import Reading, described
 
 Tensors: TypeAlias = Any
 """Tensors of the framework in use, nested in dicts, tuples and lists as the user's ``feed`` and model like it."""
+
+
+def not_a_pair(given: Any, path: Path, mode: str) -> UserCodeError:
+    """The error for what a ``feed`` gives in place of features and labels.
+
+    Args:
+        given: by it, of one or more records.
+        path: the file of the ``feed``.
+        mode: training or evaluation.
+    """
+    several = isinstance(given, tuple | list)
+    shape = f"a {type(given).__name__}" + (f" of {len(given)}" if several else "")
+    weights = '; what weighs records is part of the labels, as in (features, {"y": labels, "weight": weights}), '
+    return UserCodeError(
+        f"feed in {path} gives {shape} for each record in mode {mode}",
+        fix="give (features, labels)"
+        + (f"{weights}and `loss` and metrics weigh by it" if several and len(given) == 3 else ""),
+    )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,19 @@ class Way(enum.StrEnum):
     EVALUATION = "`evaluate`"
     PREDICTION = "`predict`"
     SCRIPT = "`run`"
+    LOCAL_EVALUATION = "`evaluate --local`"
+    LOCAL_PREDICTION = "`predict --local`"
+    LOCAL_SCRIPT = "`run --local`"
+
+    @property
+    def of_scripts(self) -> bool:
+        """Whether it runs a training loop of one's own."""
+        return self in (Way.SCRIPT, Way.LOCAL_SCRIPT)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is one process, here."""
+        return self in (Way.LOCAL, Way.LOCAL_EVALUATION, Way.LOCAL_PREDICTION, Way.LOCAL_SCRIPT)
 
 
 _NOTHING_IS_LATE = "one process makes one update after the other, so no gradient and no row is late"
@@ -47,7 +60,7 @@ _LOCALLY_TRANSLATED: Mapping[str, str] = {
     "checkpoint_dir": "for checkpoints of this run; by default `checkpoints` in the output's directory",
 }
 _NO_SERVERS = "only parameter servers do it"
-_LOCALLY_REFUSED: Mapping[str, str] = {
+_LOCALLY_REFUSED: dict[str, str] = {
     "model_bundle": "the code must be a directory here",
     "labels": "there is no job to be found by them",
     "priority": "nothing waits for a place",
@@ -60,7 +73,9 @@ _LOCALLY_REFUSED: Mapping[str, str] = {
     "table_max_rows": _NO_SERVERS,
     "xla": "the step of one process is compiled without it",
 }
-_CHECKPOINTS = frozenset({"checkpoint_steps", "checkpoint_dir", "keep_checkpoint_max"})
+_LOCAL_SCRIPT_REFUSED = dict.fromkeys(
+    ("checkpoint_steps", "checkpoint_dir", "keep_checkpoint_max"), "the state of a script is left to the script"
+)
 _GROUP_TRANSLATED = {
     "use_async": "false, with grads_to_wait, means a larger minibatch_size",
     "grads_to_wait": "means a minibatch_size that is so many times larger",
@@ -70,7 +85,12 @@ _SCRIPT_REFUSED = {
     "collective": "a script's gradients are summed in the host's memory",
     "framework": "scripts are those of PyTorch",
 }
-_OF_TYPES = {Way.EVALUATION: JobType.EVALUATION, Way.PREDICTION: JobType.PREDICTION}
+_OF_TYPES = {
+    Way.EVALUATION: JobType.EVALUATION,
+    Way.LOCAL_EVALUATION: JobType.EVALUATION,
+    Way.PREDICTION: JobType.PREDICTION,
+    Way.LOCAL_PREDICTION: JobType.PREDICTION,
+}
 
 
 def become(name: str, way: Way) -> tuple[Verdict, str]:
@@ -81,26 +101,30 @@ def become(name: str, way: Way) -> tuple[Verdict, str]:
         way: of running it.
     """
     kind = _OF_TYPES.get(way, JobType.TRAINING)
+    refused = _refused_of_scripts(way) | (_LOCALLY_REFUSED if way.is_local else {})
     if name in NOT_FOR[kind]:
         return Verdict.REFUSED, f"means nothing to {kind.in_words}"
-    if way is Way.LOCAL and name in _LOCALLY_REFUSED:
-        return Verdict.REFUSED, _LOCALLY_REFUSED[name]
-    if way is Way.LOCAL and name in _LOCALLY_TRANSLATED:
-        return Verdict.TRANSLATED, _LOCALLY_TRANSLATED[name]
-    if way is Way.SCRIPT and name in OF_MODULES:
-        return Verdict.REFUSED, "a script does that itself"
-    if way in (Way.GROUP, Way.SCRIPT):
+    if name in refused:
+        return Verdict.REFUSED, refused[name]
+    if way in (Way.GROUP, Way.SCRIPT, Way.LOCAL_SCRIPT):
         if name in _GROUP_TRANSLATED:
             return Verdict.TRANSLATED, _GROUP_TRANSLATED[name]
         if name in (*OF_SERVERS, "xla"):
             return Verdict.REFUSED, _NO_SERVERS
-        if way is Way.SCRIPT and name in _SCRIPT_REFUSED:
-            return Verdict.REFUSED, _SCRIPT_REFUSED[name]
-    if way not in (Way.SCRIPT, Way.LOCAL, Way.GROUP) and name in OF_GROUPS:
+    if way.is_local and name in _LOCALLY_TRANSLATED:
+        return Verdict.TRANSLATED, _LOCALLY_TRANSLATED[name]
+    if way in (Way.SERVERS, Way.EVALUATION, Way.PREDICTION) and name in OF_GROUPS:
         return Verdict.REFUSED, "only AllReduce does it"
-    if way is not Way.SCRIPT and name in OF_SCRIPTS:
+    if name in OF_SCRIPTS and not way.of_scripts:
         return Verdict.REFUSED, "only a script has arguments"
     return Verdict.HONOURED, ""
+
+
+def _refused_of_scripts(way: Way) -> dict[str, str]:
+    if not way.of_scripts:
+        return {}
+    of_modules = dict.fromkeys(OF_MODULES, "a script does that itself")
+    return of_modules | _SCRIPT_REFUSED | (_LOCAL_SCRIPT_REFUSED if way.is_local else {})
 
 
 def refuse_meaningless(spec: JobFields) -> None:
@@ -121,12 +145,9 @@ def refuse_locally(spec: JobFields) -> None:
     Raises:
         SpecError: with each of them.
     """
-    reasons = {name: f"--local does not do it: {why}" for name, why in _LOCALLY_REFUSED.items()}
-    if spec.xla == "off":  # nor does the local step
-        del reasons["xla"]
-    if spec.runs_script:
-        reasons |= dict.fromkeys(_CHECKPOINTS, "--local leaves the state of a script to the script")
-    _refuse(spec, reasons)
+    reasons = _LOCALLY_REFUSED | (_LOCAL_SCRIPT_REFUSED if spec.runs_script else {})
+    asked = {name for name in reasons if name != "xla" or spec.xla != "off"}  # nor does the local step
+    _refuse(spec, {name: f"--local does not do it: {reasons[name]}" for name in asked})
 
 
 def _refuse(spec: JobFields, reasons: Mapping[str, str]) -> None:

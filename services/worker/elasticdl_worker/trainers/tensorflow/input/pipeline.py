@@ -26,7 +26,7 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
-from elasticdl_worker.trainers.minibatch import Minibatch
+from elasticdl_worker.trainers.minibatch import Minibatch, not_a_pair
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
@@ -263,11 +263,7 @@ class InputPipeline:
         if self._mode == "prediction":
             return element, None
         if not isinstance(element, tuple) or len(element) != 2:
-            shape = f"a tuple of {len(element)}" if isinstance(element, tuple) else f"a {type(element).__name__}"
-            raise UserCodeError(
-                f"feed in {self._module.path} gives {shape} for each record in mode {self._mode}",
-                fix="give (features, labels)",
-            )
+            raise not_a_pair(element, self._module.path, self._mode)
         return element
 
     def _try_whole_minibatches(self, shard: Shard, chain: MapChain) -> None:

@@ -17,7 +17,7 @@ from tensorflow.python.framework import op_callbacks
 
 from elasticdl_core.contract import Subject, refusal
 from elasticdl_worker.trainers.tensorflow.framework import keras, raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.types import KerasModel, Tensor, Variable
+from elasticdl_worker.trainers.tensorflow.types import KerasModel, Layer, Tensor, Variable
 from elasticdl_worker.user_code import imported_from
 
 _GENERATOR_STATES = ((2,), (3,))
@@ -56,10 +56,15 @@ def refuse_untracked(model: KerasModel, roots: Sequence[Path], rows: Sequence[Te
     known = before | {id(raw_variable(variable)) for variable in tracked} | {id(one) for one in rows}
     others_used = [variable for variable in used if id(variable) not in known]
     states = _generator_states() if any(map(_may_be_of_generator, others_used)) else frozenset()
-    for variable in others_used:
-        if id(variable) not in states:
-            _refuse_stateful(model)
+    stray = [variable for variable in others_used if id(variable) not in states]
+    kept = _states_of_layers(model) if stray else {}
+    for variable in stray:
+        if id(variable) not in kept:
             raise refusal(Subject.LAYER, "tf.Variable", _named(variable, model, roots))
+    if stray:
+        layer = kept[id(stray[0])]
+        shown = f"the layer {layer.name} ({type(layer).__name__}(stateful=True))"
+        raise refusal(Subject.LAYER, "stateful", shown)
 
 
 @contextlib.contextmanager
@@ -106,13 +111,14 @@ def _all_objects() -> list[Any]:
     return found
 
 
-def _refuse_stateful(model: KerasModel) -> None:
-    """Names the layer of Keras' own that keeps such a variable from one minibatch to the next."""
+def _states_of_layers(model: KerasModel) -> dict[int, Layer]:
+    """The layers of Keras' own that keep a variable from one minibatch to the next, by its identity."""
+    found: dict[int, Layer] = {}
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and isinstance(layer, keras.layers.RNN):
-            raise refusal(
-                Subject.LAYER, "stateful", f"the layer {layer.name} ({type(layer).__name__}(stateful=True))"
-            )
+            states = [state for state in tf.nest.flatten(layer.states) if state is not None]
+            found |= {id(raw_variable(state)): layer for state in states}
+    return found
 
 
 def _watched(graph: object) -> Iterable[Variable]:

@@ -19,7 +19,7 @@ from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
-from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors, not_a_pair
 from elasticdl_worker.trainers.task_records import TaskRecords
 from elasticdl_worker.trainers.torch.input.default_feed import default_feed
 from elasticdl_worker.trainers.torch.input.records import ONCE, FedRecords
@@ -188,11 +188,7 @@ class TorchInputPipeline:
         if self._mode == "prediction":
             return batch, None
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            shape = f"{len(batch)} things" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-            raise UserCodeError(
-                f"feed in {self._module.path} gives {shape} for each record in mode {self._mode}",
-                fix="give (features, labels)",
-            )
+            raise not_a_pair(batch, self._module.path, self._mode)
         return batch[0], batch[1]
 
     def _explain(
