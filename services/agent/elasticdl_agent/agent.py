@@ -185,10 +185,7 @@ class Agent:
     async def _renew(credentials: CredentialFiles) -> None:
         while True:
             await asyncio.sleep(credentials.pause_s)
-            try:
-                credentials.renew()
-            except OSError as error:
-                _log.error("cannot renew the credentials of processes", error=str(error))
+            credentials.renew()
 
 
 def prepare_run_dir(run: Path) -> None:

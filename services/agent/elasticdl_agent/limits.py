@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import psutil
 import structlog
@@ -14,7 +15,10 @@ from elasticdl_agent.entry import ProcessEntry
 from elasticdl_agent.processes import memory
 from elasticdl_agent.processes.logs import note
 from elasticdl_agent.processes.quotas import Quotas
+from elasticdl_core.backoff import Backoff
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import ProcessSpec, Role
+from elasticdl_runtime.items import Items
 
 MEMORY_CHECK_S = 0.5
 QUOTA_CHECK_S = 2.0
@@ -53,6 +57,8 @@ class LimitWatch:
         self._uids = uids
         self._quotas = quotas or Quotas(directories)
         self._quiet = len(psutil.pids())
+        # Tried again soon: what hinders a look must not be a way around the limits.
+        self._items = Items("limits", backoff=Backoff(QUOTA_CHECK_S, 5 * QUOTA_CHECK_S))
         self.oom_kills = memory.OomKills()
         self._watches = [
             asyncio.create_task(self._watch_memory(), name="memory-watch"),
@@ -89,7 +95,11 @@ class LimitWatch:
             child = entry.child
             if child is None:
                 continue
-            found = await asyncio.to_thread(memory.count_processes, child.pid)
+            try:
+                found = await asyncio.to_thread(memory.count_processes, child.pid)
+            except Exception:
+                _log.exception("cannot count the processes of one", process=str(entry.spec.id))
+                continue
             if found > MAX_PROCESSES and not entry.ended:
                 _log.warning("too many processes", process=str(entry.spec.id), processes=found)
                 entry.kill("too_many_processes")
@@ -112,19 +122,26 @@ class LimitWatch:
             for entry in self._running():
                 if entry.spec.id.role is Role.WORKER:
                     workers.setdefault(entry.spec.id.job_id, []).append(entry)
+            round_ = self._items.begin()
             try:
-                users = {job_id: self._user_of(some[0].spec) for job_id, some in workers.items()}
-                living = frozenset(user.uid for user in users.values() if user is not None)
                 if self._uids:
-                    await asyncio.to_thread(self._quotas.clear_shared_memory, self._uids, living, time.time())
+                    clear = partial(self._clear_shared_memory, [some[0].spec for some in workers.values()])
+                    await round_.handle("shared memory", clear)
                 for job_id, entries in workers.items():
-                    await self._check_quota(job_id, entries, users[job_id])
-            except Exception:
-                _log.exception("cannot see what jobs have on disk")
+                    await round_.handle(f"disk of {job_id}", partial(self._check_quota, job_id, entries))
+                round_.end()
+            except UnavailableError as error:
+                _log.warning("cannot see what jobs have on disk", error=error.message)
             took = time.monotonic() - began
 
-    async def _check_quota(self, job_id: str, workers: Sequence[ProcessEntry], user: JobUser | None) -> None:
+    async def _clear_shared_memory(self, living: Sequence[ProcessSpec]) -> None:
+        """Frees what users have there none of whose workers live."""
+        users = frozenset(user.uid for user in map(self._user_of, living) if user is not None)
+        await asyncio.to_thread(self._quotas.clear_shared_memory, self._uids, users, time.time())
+
+    async def _check_quota(self, job_id: str, workers: Sequence[ProcessEntry]) -> None:
         """Ends the workers of a job that takes too much; its master says so and ends the job."""
+        user = self._user_of(workers[0].spec)
         pids = [entry.child.pid for entry in workers if entry.child is not None]
         over = await asyncio.to_thread(self._quotas.look, job_id, pids, user.uid if user is not None else None)
         if over is None:

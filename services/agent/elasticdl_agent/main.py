@@ -14,6 +14,7 @@ from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_agent.processes.isolation import parse_uids
 from elasticdl_agent.settings import KUBERNETES, AgentSettings, LauncherSettings
 from elasticdl_agent.zygote.client import wanted
+from elasticdl_runtime.items import show_put_off
 from elasticdl_runtime.lifecycle import run_service
 from elasticdl_runtime.telemetry.logs import configure_logs
 
@@ -22,6 +23,7 @@ _log = structlog.get_logger(__name__)
 
 async def serve(stop: asyncio.Event) -> int:
     """Serves until ``stop`` is set, and ends all processes that are this machine's; returns the exit code."""
+    show_put_off()
     if LauncherSettings.read().launcher == KUBERNETES:
         async with KubernetesAgent(KubernetesSettings.read()) as launching:
             _log.info("agent serves", address=launching.address)

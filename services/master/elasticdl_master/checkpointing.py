@@ -15,7 +15,7 @@ import structlog
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ConflictError, ElasticDLError, FencedError, UnavailableError
-from elasticdl_master.api import ApiClient
+from elasticdl_master.api import ApiClient, ApiFailedError
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.parameter_servers import ServerControl, ServerStatus
 from elasticdl_master.state import events as ev
@@ -70,6 +70,7 @@ class ServerOperations:
         self._used: dict[str, tuple[float, float]] = {}
         self._first_seen: dict[str, tuple[int, int]] = {}
         self._unwanted: list[Manifest] = []
+        self._prunes = Items("old checkpoints")
 
     def carry_out(self, instruction: do.Instruction) -> None:
         """Takes an instruction about the PS."""
@@ -153,18 +154,40 @@ class ServerOperations:
             self._control.end_save()
 
     async def prune(self, manifest: Manifest) -> None:
-        """Removes a checkpoint: its entry, then its files. One that another job begins with stays until later."""
+        """Removes a checkpoint, and those that could not be removed before; one that cannot be now stays until later.
+
+        Raises:
+            FencedError: a newer master took over.
+            UnavailableError: the api is away.
+        """
         if manifest not in self._unwanted:
             self._unwanted.append(manifest)
         for unwanted in list(self._unwanted):
-            try:
-                await self._api.forget_checkpoint(int(unwanted["version"]), unwanted["directory"])
-            except ConflictError as error:
-                _log.info("a checkpoint stays for now", directory=unwanted["directory"], reason=error.message)
+            directory = unwanted["directory"]
+            if self._prunes.is_put_off(directory):
                 continue
-            failpoint("master.after_entry_forgotten")
-            await asyncio.to_thread(self._directory.prune, unwanted)
-            self._unwanted.remove(unwanted)
+            try:
+                await self._remove(unwanted)
+            except FencedError:
+                raise
+            except (ElasticDLError, OSError) as error:
+                if isinstance(error, UnavailableError) and not isinstance(error, ApiFailedError):
+                    raise
+                self._prunes.put_off(directory, error)
+            else:
+                self._prunes.went_well(directory)
+        self._prunes.keep(unwanted["directory"] for unwanted in self._unwanted)
+
+    async def _remove(self, unwanted: Manifest) -> None:
+        """Removes a checkpoint's entry, then its files, unless another job begins with it."""
+        try:
+            await self._api.forget_checkpoint(int(unwanted["version"]), unwanted["directory"])
+        except ConflictError as error:
+            _log.info("a checkpoint stays for now", directory=unwanted["directory"], reason=error.message)
+            return
+        failpoint("master.after_entry_forgotten")
+        await asyncio.to_thread(self._directory.prune, unwanted)
+        self._unwanted.remove(unwanted)
 
     @property
     def _has_rounds(self) -> bool:

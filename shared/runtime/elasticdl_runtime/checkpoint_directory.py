@@ -67,7 +67,11 @@ class CheckpointDirectory:
                 remove_tree(path)
 
     def prune(self, manifest: Manifest) -> None:
-        """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole."""
+        """Removes a checkpoint of this job: its manifest first, so that a half removed one does not look whole.
+
+        Raises:
+            OSError: something of it cannot be removed.
+        """
         directory = Path(manifest["directory"])
         if manifest.get("job_id") != self._job_id or directory.parent not in (
             self.root.absolute(),
@@ -75,7 +79,8 @@ class CheckpointDirectory:
         ):
             return
         (directory / MANIFEST).unlink(missing_ok=True)
-        remove_tree(directory)
+        if (error := remove_tree(directory)) is not None:
+            raise error
 
 
 def commit_manifest(manifest: Manifest, path: Path | None = None) -> None:

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from elasticdl_agent.directories import AgentDirectories
+from elasticdl_agent.kubernetes.agent import KubernetesAgent
 from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
 from elasticdl_agent.kubernetes.manifests import MANAGED
 from elasticdl_agent.kubernetes.pod_states import JOB as LABEL
 from elasticdl_agent.kubernetes.pod_states import ROLE
-from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
+from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
-from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, printed, until
+from elasticdl_runtime.lifecycle import within
+from elasticdl_runtime.rpc.credentials import RpcCredentials
+from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, pod_settings, printed, until
 from tests.fakes.kubernetes.cluster import FakeKubernetes
 from tests.fakes.kubernetes.objects import KINDS
 from tests.fakes.kubernetes.server import Fault
@@ -276,6 +279,52 @@ async def test_what_is_refused_once_is_tidied_up_later(pod_harness: PodHarness) 
         while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
             await asyncio.sleep(0.02)
     assert left(cluster) == []
+
+
+async def test_a_pod_and_a_job_that_are_refused_for_ever_keep_no_others(pod_harness: PodHarness) -> None:
+    launcher, cluster = pod_harness.launcher, pod_harness.cluster
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
+    cluster.do(lambda: cluster.store.create(KINDS["resourcequotas"], "default", quota))
+    bad, good = process(Role.WORKER, 0), process(Role.WORKER, 1)
+    call, delete = launcher._client.call, launcher._client.delete
+
+    async def refuse(method: str, path: str, body: Any = None, **how: Any) -> Any:
+        if method == "POST" and path.endswith("pods") and body["metadata"]["name"] == f"{JOB}-worker-0-1":
+            raise PermissionDeniedError("a policy denies it", fix="")
+        return await call(method, path, body, **how)
+
+    async def keep(path: str, **how: Any) -> Any:
+        if "configmaps" in path and "kept" in path:
+            raise PermissionDeniedError("a policy denies it", fix="")
+        return await delete(path, **how)
+
+    for one in (bad, good):
+        await launcher.launch(pod_harness.spec(one))
+    launcher._client.call, launcher._client.delete = refuse, keep  # type: ignore[method-assign]
+    cluster.do(lambda: cluster.store.delete(KINDS["resourcequotas"], "default", "q"))
+    await pod_harness.ready(good)
+    assert (await until(launcher, bad, ProcessState.EXITED)).reason == "cannot_start"
+    await launcher.terminate_job("kept-1", grace_s=20.0)
+    await launcher.terminate_job(JOB, grace_s=20.0)
+    async with asyncio.timeout(90):
+        while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
+            await asyncio.sleep(0.02)
+    assert launcher.leaving("kept-1")
+    assert left(cluster) == []
+
+
+async def test_an_agent_renews_its_own_certificate_though_its_secrets_are_refused(
+    directories: AgentDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = asyncio.Event()
+    monkeypatch.setattr(RpcCredentials, "adopt", lambda credentials, content: renewed.set())
+    with pod_cluster(directories) as cluster:
+        cluster.do(lambda: cluster.api.faults.append(Fault("patch", "secrets", code=403, times=1_000_000)))
+        settings = pod_settings(
+            directories, KUBECONFIG=str(cluster.kubeconfig()), listen="127.0.0.1:0", ELASTICDL_CERTIFICATE_HOURS=0.002
+        )
+        async with KubernetesAgent(settings):
+            await within(renewed.wait(), 60)
 
 
 async def test_pods_go_through_sets_in_one_order(pod_harness: PodHarness) -> None:

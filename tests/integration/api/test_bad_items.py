@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +243,22 @@ async def test_items_are_put_off_ever_longer_and_forgotten_when_they_go_well_or_
     assert not await look()
     assert {name: len(found) - begun[name] for name, found in tries.items()} == {"c": 1, "a": 1, "b": 0}
     assert not any(items.is_put_off(name) for name in "abc")
+
+
+async def test_strays_are_found_however_many_names_there_are_and_whatever_they_are(api: Api) -> None:
+    names = [f"nobody-{number}" for number in range(40_000)]  # more than a statement has arguments
+    job_id = await api.submit()
+    store = api.services.retention
+    assert await store.list_jobs([*names, job_id]) == {job_id}
+    assert await store.list_bundles(names) == frozenset()
+    assert (await api.services.intents.read_states([*names, job_id])).keys() == {job_id}
+    folder = api.services.settings.data_dir / "jobs"
+    strays = [folder / "nobody-aaaaaa", Path(os.fsdecode(bytes(folder / "no-text-") + b"\xff"))]
+    for stray in strays:
+        stray.mkdir(parents=True)
+        os.utime(stray, (1, 1))
+    await Housekeeping(api.services.settings, store).step()
+    assert not any(stray.exists() for stray in strays)
 
 
 async def test_a_bundle_that_is_uploaded_while_strays_are_removed_keeps_its_file(api: Api) -> None:

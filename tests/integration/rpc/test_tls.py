@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,18 @@ def test_what_the_agent_issues_is_for_its_process_and_replaced_in_time(tmp_path:
     slow = CredentialFiles(tmp_path, SECRET)
     slow.issue(WORKER, None)
     assert slow.renew() == 0
+
+
+def test_credentials_that_cannot_be_renewed_do_not_keep_others_from_it(tmp_path: Path) -> None:
+    (tmp_path / JOB).mkdir()
+    files = CredentialFiles(tmp_path, SECRET, hours=1e-9)
+    stuck, other = files.issue(WORKER, None), files.issue(replace(WORKER, index=WORKER.index + 1), None)
+    stuck.unlink()
+    (stuck / "in the way").mkdir(parents=True)
+    for _ in range(2):
+        before = other.read_bytes()
+        assert files.renew() == 1
+        assert other.read_bytes() != before
 
 
 def test_each_process_has_a_place_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from elasticdl_master.outbox import Outbox
 from elasticdl_master.processes import Processes
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
+from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
+from elasticdl_runtime.stored_checkpoints import MANIFEST
 from tests.fakes.launcher import FakeLauncher
 
 pytestmark = pytest.mark.unit
@@ -90,6 +93,32 @@ async def test_a_process_that_may_not_be_ended_does_not_keep_the_next_from_its_l
     processes.carry_out(do.LaunchWorker(1, 0, 0))
     await until(processes.run(), launched)
     assert told == []
+
+
+async def test_a_checkpoint_that_cannot_be_removed_does_not_keep_older_ones_for_ever(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path, "a-aaaaaa")
+
+    def committed(version: int) -> dict[str, Any]:
+        made = {"version": version, "directory": str(directory.prepare(version)), "job_id": "a-aaaaaa", "files": []}
+        commit_manifest(made)
+        return made
+
+    refused, stuck, *good = [committed(version) for version in range(4)]
+    (Path(stuck["directory"]) / MANIFEST).unlink()
+    (Path(stuck["directory"]) / MANIFEST / "in the way").mkdir(parents=True)
+
+    class Entries:
+        async def forget_checkpoint(self, version: int, directory: str) -> None:
+            if version == refused["version"]:
+                raise ApiFailedError("bug", fix="")
+
+    nobody: Any = None
+    operations = ServerOperations(nobody, nobody, directory, Entries(), nobody, nobody)  # type: ignore[arg-type]
+    for manifest in (refused, stuck, *good):
+        await operations.prune(manifest)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        Path(one["directory"]).name for one in (refused, stuck)
+    )
 
 
 async def test_servers_are_launched_before_workers_that_were_ordered_sooner() -> None:

@@ -71,8 +71,8 @@ class KubernetesAgent:
             meters.show_all("agent", self._launcher.numbers)
             await server.start()
             stack.push_async_callback(server.stop, 0.5)
-            renewing = asyncio.create_task(self._renew(own), name="credentials")
-            stack.callback(renewing.cancel)
+            for work in (self._renew(own), self._hand_out()):
+                stack.callback(asyncio.create_task(work, name="credentials").cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -82,7 +82,13 @@ class KubernetesAgent:
         await self._stack.aclose()
 
     async def _renew(self, own: RpcCredentials) -> None:
-        """Keeps the agent's certificate and the Secret of those who hold the node token fresh."""
+        """Keeps the agent's certificate fresh, whatever the API server says."""
+        while True:
+            await asyncio.sleep(self._certificates.renew_after_s)
+            own.adopt(self._certificates.issue(AGENT_NAME))
+
+    async def _hand_out(self) -> None:
+        """Keeps the Secret of those who hold the node token fresh."""
         path = self._template.path("secrets", NODE_SECRET)
         metadata = {"name": NODE_SECRET, "labels": {MANAGED: "elasticdl"}}
         while True:
@@ -95,4 +101,3 @@ class KubernetesAgent:
                 except ElasticDLError as error:
                     _log.warning("cannot hand out the node's credentials", error=error.message)
             await asyncio.sleep(self._certificates.renew_after_s)
-            own.adopt(self._certificates.issue(AGENT_NAME))

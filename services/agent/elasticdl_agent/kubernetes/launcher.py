@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from signal import SIGTERM
 from types import TracebackType
 
@@ -37,7 +38,6 @@ from elasticdl_agent.processes.environment import Endpoints, check_variables, fi
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import (
     ConflictError,
-    ElasticDLError,
     InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
@@ -55,6 +55,7 @@ from elasticdl_core.ports.launcher import (
     ProcessStatus,
     Role,
 )
+from elasticdl_runtime.items import Items
 from elasticdl_runtime.launcher.addresses import process_address
 
 _BACKOFF = Backoff(0.2, 10.0)
@@ -104,6 +105,7 @@ class KubernetesLauncher:
         self._without_secret: set[ProcessId] = set()
         self._renewed: dict[ProcessId, float] = {}
         self._dirty = asyncio.Event()
+        self._items = Items("pods", backoff=_BACKOFF)
         self._tasks: list[asyncio.Task[None]] = []
         self._seen_capacity: tuple[float, CapacityInfo] | None = None
         self._launches = self._endings = 0
@@ -466,29 +468,27 @@ class KubernetesLauncher:
                     await self._dirty.wait()
 
     async def _tidy_once(self) -> None:
+        round_ = self._items.begin()
         for facts in list(self._mirror.items.values()):
             process = facts.status.id
-            try:
-                await self._tidy_pod(process, facts)
-            except UnavailableError:
-                raise
-            except ElasticDLError as error:
-                _log.warning("a pod cannot be tidied up", process=str(process), error=error.message)
+            await round_.handle(f"pod of {process}", partial(self._tidy_pod, process, facts))
         for process, pod in sorted(self._for_quota.items(), key=lambda item: item[0].role not in SERVERS):
-            if process.job_id in self._leaving:
-                await self.terminate(process, grace_s=0.0)
-            elif process in self._for_quota:
-                await self._create_late(process, pod)
+            await round_.handle(f"launch of {process}", partial(self._create_late, process, pod))
         for job_id in list(self._leaving):
             if all(self._ended(process) for process in self._of_job(job_id)) and not self._launching[job_id]:
-                await self._remove_job(job_id)
+                await round_.handle(f"end of {job_id}", partial(self._remove_job, job_id))
+        round_.end()
 
     async def _create_late(self, process: ProcessId, pod: Manifest) -> None:
         """Makes a pod that waited for a quota; who was terminated meanwhile is seen to when the pod is."""
+        if process.job_id in self._leaving:
+            await self.terminate(process, grace_s=0.0)
+        if process not in self._for_quota:
+            return
         try:
             if await self._create(process, pod):
                 self._for_quota.pop(process, None)
-        except InvalidInputError as error:  # a quota is looked at before the pod
+        except (InvalidInputError, PermissionDeniedError) as error:  # a quota is looked at before the pod
             self._for_quota.pop(process, None)
             self._explained[process] = error.message
             if not self._ended(process):

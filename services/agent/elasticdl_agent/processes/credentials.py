@@ -15,6 +15,7 @@ from elasticdl_agent.directories import JobUser
 from elasticdl_core.ports.launcher import ProcessId, Role
 from elasticdl_runtime import durable
 from elasticdl_runtime.authority import CertificateAuthority
+from elasticdl_runtime.items import Items
 from elasticdl_runtime.launcher.addresses import AGENT_NAME, NODE_NAME, node_credentials
 from elasticdl_runtime.tokens import certificate_name
 
@@ -61,6 +62,7 @@ class CredentialFiles:
         self._certificates = ProcessCertificates(cluster_secret, hours)
         self.pause_s = min(60.0, self._certificates.renew_after_s / 4)
         self._written: dict[Path, tuple[str, JobUser | None, float]] = {}
+        self._items = Items("credentials of processes")
 
     @property
     def agent(self) -> Path:
@@ -98,15 +100,23 @@ class CredentialFiles:
         self._written.pop(self.of_process(process), None)
 
     def renew(self) -> int:
-        """Issues anew what is due; returns how many."""
+        """Issues anew what is due, each alone; returns how many."""
         due = time.monotonic() - self._certificates.renew_after_s
         found = [(path, name, user) for path, (name, user, at) in self._written.items() if at <= due]
+        renewed = 0
         for path, name, user in found:
-            if path.parent.is_dir():
-                self._issue(path, name, user)
-            else:
+            if not path.parent.is_dir():
                 del self._written[path]
-        return len(found)
+            elif not self._items.is_put_off(path):
+                try:
+                    self._issue(path, name, user)
+                except Exception as error:
+                    self._items.put_off(path, error)
+                else:
+                    self._items.went_well(path)
+                    renewed += 1
+        self._items.keep(self._written)
+        return renewed
 
     def _issue(self, path: Path, name: str, user: JobUser | None) -> None:
         with durable.writing(path, 0o600) as file:

@@ -161,7 +161,8 @@ class Housekeeping:
         limit = time.time() - STRAY_S
         old = await asyncio.to_thread(_older_than, folder, limit)
         names = {path: name_of(path) for path in old}
-        present = await known(list(names.values())) if names else frozenset()
+        # A name that is no text is no row's.
+        present = await known([name for name in names.values() if name.isprintable()]) if names else frozenset()
         for path, name in names.items():
             if name not in present:
                 _log.info("a file that belongs to nothing is removed", path=str(path))

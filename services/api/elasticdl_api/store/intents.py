@@ -202,7 +202,7 @@ class IntentStore:
             t.jobs.c.id,
             t.jobs.c.state,
             func.extract("epoch", func.now() - func.coalesce(t.jobs.c.finished_at, t.jobs.c.updated_at)),
-        ).where(t.jobs.c.id.in_(job_ids))
+        ).where(t.jobs.c.id == t.any_of(job_ids))
         async with self._database.transaction() as connection:
             return {job_id: (JobState(state), float(age)) for job_id, state, age in await connection.execute(query)}
 

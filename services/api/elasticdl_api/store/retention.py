@@ -115,13 +115,13 @@ class RetentionStore:
 
     async def list_bundles(self, digests: Sequence[str]) -> frozenset[str]:
         """The digests among some that a namespace has."""
-        query = select(t.bundles.c.digest).where(t.bundles.c.digest.in_(list(digests)))
+        query = select(t.bundles.c.digest).where(t.bundles.c.digest == t.any_of(digests))
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 
     async def list_jobs(self, job_ids: Sequence[str]) -> frozenset[str]:
         """The jobs among some that exist."""
-        query = select(t.jobs.c.id).where(t.jobs.c.id.in_(list(job_ids)))
+        query = select(t.jobs.c.id).where(t.jobs.c.id == t.any_of(job_ids))
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 

@@ -116,7 +116,7 @@ class SchedulingStore:
 
     async def filter_by_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
         """The jobs that are of that namespace."""
-        query = select(t.jobs.c.id).where(t.jobs.c.id.in_(job_ids), t.jobs.c.namespace == namespace)
+        query = select(t.jobs.c.id).where(t.jobs.c.id == t.any_of(job_ids), t.jobs.c.namespace == namespace)
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 

@@ -6,6 +6,7 @@ What the database does by itself (refusing illegal states, counting revisions, n
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -21,9 +22,11 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    any_,
+    literal,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 
 from elasticdl_core.job.life import JobState
 
@@ -349,6 +352,11 @@ audit_log = Table(
     Index("audit_log_namespace", "namespace", "id"),
     Index("audit_log_at", "at"),
 )
+
+
+def any_of(texts: Iterable[str]) -> ColumnElement[Any]:
+    """Any of some texts, however many, e.g. ``jobs.c.id == any_of(ids)``: ``in_`` has an argument for each."""
+    return any_(literal(list(texts), ARRAY(Text)))
 
 
 def in_states(states: Iterable[JobState]) -> ColumnElement[bool]:
