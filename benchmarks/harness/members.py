@@ -134,7 +134,8 @@ class BenchMember:
                 started, used = time.perf_counter(), time.process_time()
             net.zero_grad(set_to_none=True)
             pending = group.begin_sum(buckets.lengths, range(group.size))
-            watching.begin(64, OneLeaf(pending, group.rank) if early else None)
+            watching.weight = 64.0
+            watching.begin(OneLeaf(pending, group.rank) if early else None)
             net(features).square().mean().backward()  # type: ignore[no-untyped-call]
             if early:
                 watching.finish()

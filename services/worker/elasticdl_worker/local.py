@@ -57,7 +57,8 @@ from elasticdl_worker.trainers.framework import (
     Preparation,
     training_metrics,
 )
-from elasticdl_worker.trainers.fused_losses import FusedLoss
+from elasticdl_worker.trainers.in_group import make_replica
+from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.output_files import OutputFile
@@ -127,6 +128,10 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
         return
     if spec.type is JobType.TRAINING:
         spec = as_on_a_cluster(framework, spec, zoo)
+        if spec.by_group and spec.fuses and spec.microbatches_per_step > 1:
+            # Here the loss is of all records, but members would refuse one that theirs cannot be put together to.
+            module = framework.load_module(spec, zoo)
+            make_replica(framework, spec, module, JobSources(framework, spec, module))
     run = _LocalRun(framework, spec, framework.load_module(spec, zoo), emit)
     with contextlib.ExitStack() as stack:
         if spec.eager:
@@ -304,13 +309,10 @@ class _LocalRun:
         self, trainer: LocalSteps, metrics: Metrics | None, progress: LocalProgress
     ) -> Callable[[Minibatch], None]:
         """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
-        policy, module, spec = NanPolicy(self._spec.on_nan), self._module, self._spec
-        parts = spec.fuses and spec.microbatches_per_step > 1
-        fused = FusedLoss(parts, self._framework.cut, trainer.predict, trainer.evaluation_loss)
+        policy, module = NanPolicy(self._spec.on_nan), self._module
 
         def step(batch: Minibatch) -> None:
             with training_step(module, [batch]):
-                fused.look(batch, batch.records)
                 made = trainer.train(batch)
             progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
             if made.not_finite:

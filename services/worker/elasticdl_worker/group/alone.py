@@ -10,7 +10,7 @@ from elasticdl_core.group.steps import Entry, Step, StepCourse
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
 from elasticdl_worker.collectives.tree import Stub, StubLeaves, aligned
-from elasticdl_worker.group.replica import Measure, Replica
+from elasticdl_worker.group.replica import LossFraction, Measure, Replica
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class MadeUpdate:
     Attributes:
         fed: rows that came out of ``feed``.
         rows: rows that are in the model now; 0 if there was nothing to update it by.
-        loss: their mean loss; NaN where nobody told it.
+        loss: their loss; NaN where nobody told it.
         passed_over: records that the reader or ``feed`` left out.
         left_out: rows that were not finite.
         measure: gives the training metrics of the first microbatch; None if there are none.
@@ -54,7 +54,7 @@ def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
     """Computes each microbatch of a step by itself, sums in the tree of all groups, and applies the sum."""
     count, epoch = len(step.dealt), task.id.epoch
     sums = [StubLeaves(Stub(0, count, 0), aligned(length, "float32"), []) for length in replica.lengths]
-    fed, rows, loss, measure = 0, 0, 0.0, None
+    fed, rows, loss, measure = 0, 0, LossFraction(), None
     passed_over = left_out = Skips()
     version = replica.version
     for number in range(count):
@@ -73,7 +73,7 @@ def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
             left_out += given.skips
             measure = measure or given.measure
             rows += given.rows
-            loss += given.loss * given.rows if given.rows else 0.0
+            loss += given.fraction
     if rows:
         replica.apply([leaves.whole for leaves in sums], rows, epoch)
-    return MadeUpdate(fed, rows, loss / rows if rows else math.nan, passed_over, left_out, measure)
+    return MadeUpdate(fed, rows, loss.value if rows else math.nan, passed_over, left_out, measure)

@@ -49,6 +49,7 @@ from elasticdl_worker.group.replica import (
     ComputesAtOnce,
     Contribution,
     Flat,
+    LossFraction,
     Measure,
     MicrobatchData,
     Replica,
@@ -345,7 +346,7 @@ class MemberLoop:
         lengths = self._replica.lengths
         pending = self._pending = collective.begin_sum(lengths, owners, timeout_s=_LONG_S) if sums else None
         fed = rows = 0
-        loss, seconds, skips = 0.0, 0.0, Skips()
+        loss, seconds, skips = LossFraction(), 0.0, Skips()
         reading = computing = 0.0
         self._measure = None
         at_once = self._most_at_once(collective.size)
@@ -364,7 +365,7 @@ class MemberLoop:
                 if (one := given.get(number)) is not None:
                     arrays, brought = (one.arrays, one.brought) if one.rows else ((), 0)
                     rows, skips = rows + one.rows, skips + one.skips
-                    loss += one.loss * one.rows
+                    loss += one.fraction
                     self._measure = one.measure
                 if pending is None:
                     self._sums = arrays
@@ -380,7 +381,7 @@ class MemberLoop:
             "fed": fed,
             "rows": rows,
             "skips": skips.to_json(),
-            "loss": loss,
+            "loss": [loss.numerator, loss.denominator],
             "seconds": seconds / dealt if dealt else 0.0,
             "digest": self._digest(step.number) if collective.size > 1 else "",
         }
@@ -396,7 +397,7 @@ class MemberLoop:
         behind = not self._incoming.take_some()
         if not behind:
             self._arrive()
-        none = {"fed": 0, "rows": 0, "skips": Skips().to_json(), "loss": 0.0, "seconds": 0.0}
+        none = {"fed": 0, "rows": 0, "skips": Skips().to_json(), "loss": [0.0, 0.0], "seconds": 0.0}
         return {**none, "digest": "" if behind else self._digest(step.number), "behind": behind}
 
     def _most_at_once(self, members: int) -> int:
@@ -466,9 +467,9 @@ class MemberLoop:
         parts = replace(self._parts, push=max(elapsed - self._parts.data - self._parts.compute, 0.0))
         progress.record_step(own, elapsed, self._replica.version, max(1, len(step.of(rank))), parts)
         self._speed = 0.9 * self._speed + 0.1 * (step.end - step.start) / max(elapsed, 1e-6)
-        loss = sum(float(one["loss"]) for one in operation.told)
+        loss = sum((LossFraction(*map(float, one["loss"])) for one in operation.told), LossFraction()).value
         if rows and rank == 0 and not math.isnan(loss):  # a script may tell none
-            progress.record_loss(self._replica.version, loss / rows, self._replica.learning_rate())
+            progress.record_loss(self._replica.version, loss, self._replica.learning_rate())
             if self._measure is not None and progress.metrics_due:
                 progress.record_metrics(self._measure())
         for one in step.passes(rank, fused=True):

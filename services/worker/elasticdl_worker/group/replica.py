@@ -95,6 +95,22 @@ Measure = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
+class LossFraction:
+    """A loss by its numerator and denominator; a denominator of 0 is that of a plain sum."""
+
+    numerator: float = 0.0
+    denominator: float = 0.0
+
+    def __add__(self, other: LossFraction) -> LossFraction:
+        return LossFraction(self.numerator + other.numerator, self.denominator + other.denominator)
+
+    @property
+    def value(self) -> float:
+        """The loss."""
+        return self.numerator / (self.denominator or 1.0)
+
+
+@dataclass(frozen=True)
 class Contribution:
     """The contribution of one microbatch to a step.
 
@@ -103,12 +119,15 @@ class Contribution:
         arrays: what is summed over the microbatches and was not brought yet, each as long as ``Replica.lengths``
             says: first the gradients, then how other variables change. Where the loss is a mean over the rows, the
             gradient is multiplied by ``rows``, so that the sum divided by all rows is the gradient of the mean over
-            the whole step; so are changes of moving averages. They may be read until the next call of ``compute``.
+            the whole step; so are changes of moving averages. A loss with a denominator of its own has that in place
+            of the rows, and adds it to the arrays. They may be read until the next call of ``compute``.
             Empty if ``rows`` is 0.
-        loss: the mean loss of the rows.
+        loss: of the rows.
         skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip.
         measure: gives the training metrics of these rows, by name, or raises what they raise; None if there are none.
         brought: how many of the arrays, the first ones, are with the sum already; ``arrays`` begins behind them.
+        denominator: of the loss, in which it and the gradient count; 0 where losses add up to that of the step as
+            they are. None is the rows.
     """
 
     rows: int
@@ -117,6 +136,15 @@ class Contribution:
     skips: Skips = field(default_factory=Skips)
     measure: Measure | None = None
     brought: int = 0
+    denominator: float | None = None
+
+    @property
+    def fraction(self) -> LossFraction:
+        """The loss as a fraction of which numerators and denominators add up to those of the step's loss."""
+        if not self.rows:
+            return LossFraction()
+        denominator = float(self.rows) if self.denominator is None else self.denominator
+        return LossFraction(self.loss * (denominator or 1.0), denominator)
 
 
 class LeafSink(Protocol):

@@ -1,8 +1,7 @@
-"""Whether a loss is a mean over records, where who computes what would else decide which objective is trained.
+"""Whether a loss is a mean over records, where an update goes by the mean of the losses of its parts.
 
-With ``--deterministic false`` a member computes all its parts of an update in one pass: the update goes by the loss
-of all records if one member is there, and by the mean of two losses if there are two. These are one objective for a
-mean over records, and two for a loss with a denominator of its own, such as the sum of class weights or of a mask.
+That is the loss of the whole for a mean over records, and another objective for a loss with a denominator of its own,
+such as the sum of class weights or of a mask, and for a sum.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.loss_denominators import WHOLE
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 
 _LOOKS = 8
@@ -24,7 +24,7 @@ class FusedLoss:
     """Refuses a loss that is no mean over records, by the halves of the first minibatches.
 
     Args:
-        applies: whether the job computes several parts of an update in one pass; else nothing is looked at.
+        applies: whether updates have several parts; else nothing is looked at.
         cut: gives some of the records of nested tensors; None if they cannot be cut.
         predict: the model's outputs.
         loss: of labels and predictions, without regularisation.
@@ -66,7 +66,7 @@ class FusedLoss:
             return
         raise UserCodeError(
             f"the loss is {whole:.6g} on {records} records and {mean:.6g} on average on their halves: it is no mean "
-            "over records, and with --deterministic false its value would depend on how many workers there are",
-            fix="leave --deterministic false out, which computes each part of an update by itself; or divide by the "
-            "number of records, not by a sum of weights or of a mask",
+            "over records, and by AllReduce in parts (--microbatches) another objective would be trained than that "
+            "of the minibatch",
+            fix=WHOLE,
         )

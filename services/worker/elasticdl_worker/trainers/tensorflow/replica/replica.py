@@ -129,8 +129,7 @@ class KerasReplica:
         # it is one thing at a time.
         self._in_one_go = not (self._eager or self._nan.skips or own_turn() is not None)
         self._compares = not spec.fuses
-        parts = spec.fuses and spec.microbatches_per_step > 1
-        self._fused_loss = FusedLoss(parts, cut, self.predict, self.evaluation_loss)
+        self._fused_loss = FusedLoss(spec.microbatches_per_step > 1, cut, self.predict, self.evaluation_loss)
         self._threads: ThreadPoolExecutor | None = None
 
     @property

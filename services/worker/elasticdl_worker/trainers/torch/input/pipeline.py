@@ -91,13 +91,22 @@ class TorchInputPipeline:
             DataError: they cannot be read.
             UserCodeError: ``feed`` raised, or gave nothing.
         """
+        found = self.first(min(_SAMPLE_RECORDS, self._minibatch_size))
+        return None if found is None else found.features
+
+    def first(self, records: int) -> Minibatch | None:
+        """The first records of the data, or fewer; None if nothing is made of them.
+
+        Raises:
+            DataError: they cannot be read.
+            UserCodeError: ``feed`` raised, or gave nothing.
+        """
         shard = next(iter(self._reader.create_shards()))
-        end = min(shard.end, shard.start + max(1, min(_SAMPLE_RECORDS, self._minibatch_size)))
-        few = Shard(shard.name, shard.start, end)
-        records = TaskRecords(self._reader, self._module)
-        records.begin(few)
-        for features, _, _, _ in self._batches(records, FedRecords(self._reader, records, few), few, None):
-            return features
+        few = Shard(shard.name, shard.start, min(shard.end, shard.start + max(1, records)))
+        taken = TaskRecords(self._reader, self._module)
+        taken.begin(few)
+        for features, labels, rows, _ in self._batches(taken, FedRecords(self._reader, taken, few), few, None):
+            return Minibatch(features, labels, rows, few)
         return None
 
     def _look_through(self, records: Shard) -> None:

@@ -55,24 +55,24 @@ class TorchBuckets:
         """The parameters of each bucket."""
         return [[self._parameters[name] for name in names] for names in self._names]
 
-    def pack(self, rows: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The gradients of the parameters, times rows, and which parameters have one; all there until the next call.
+    def pack(self, weight: float) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The gradients of the parameters, times a weight, and which have one; all there until the next call.
 
         A parameter without a gradient counts as 0 in the sum.
         """
-        marks = [self.pack_one(bucket, rows, flat) for bucket, flat in enumerate(self._flat)]
+        marks = [self.pack_one(bucket, weight, flat) for bucket, flat in enumerate(self._flat)]
         return self._flat, torch.tensor([mark for each in marks for mark in each])
 
-    def pack_one(self, bucket: int, rows: int, flat: torch.Tensor) -> list[float]:
+    def pack_one(self, bucket: int, weight: float, flat: torch.Tensor) -> list[float]:
         """Writes one bucket to some memory where leaves are; returns which of its parameters have a gradient."""
         if self._staged is not None:
             staged = self._staged[bucket]
-            marks = self._pack(bucket, rows, staged)
+            marks = self._pack(bucket, weight, staged)
             flat.copy_(staged)
             return marks
-        return self._pack(bucket, rows, flat)
+        return self._pack(bucket, weight, flat)
 
-    def _pack(self, bucket: int, rows: int, flat: torch.Tensor) -> list[float]:
+    def _pack(self, bucket: int, weight: float, flat: torch.Tensor) -> list[float]:
         names, marks = self._names[bucket], []
         for name, part in zip(names, self._split(names, flat), strict=True):
             gradient = self._parameters[name].grad
@@ -81,7 +81,7 @@ class TorchBuckets:
                 part.zero_()
             else:
                 dense = gradient.to_dense() if gradient.is_sparse else gradient
-                torch.mul(dense.reshape(-1), float(rows), out=part)
+                torch.mul(dense.reshape(-1), weight, out=part)
         return marks
 
     def set_gradients(self, buckets: Sequence[torch.Tensor], marks: torch.Tensor) -> None:
@@ -103,10 +103,10 @@ class TorchBuckets:
         bad = [bucket for bucket, good in enumerate(finite) if not good]
         return self._find_not_finite_in(bad[0], self._flat[bad[0]]) if bad else ""
 
-    def find_not_finite_gradients(self, bucket: int, rows: int) -> str:
-        """Names of the present gradients of a bucket that are not finite, times rows; of all in it, if none is."""
+    def find_not_finite_gradients(self, bucket: int, weight: float) -> str:
+        """Names of the present gradients of a bucket that are not finite, times a weight; of all in it if none is."""
         flat = torch.zeros(self.lengths[bucket], device=self._device)
-        self._pack(bucket, rows, flat)
+        self._pack(bucket, weight, flat)
         return self._find_not_finite_in(bucket, flat) or ", ".join(self._names[bucket])
 
     def _find_not_finite_in(self, bucket: int, flat: torch.Tensor) -> str:

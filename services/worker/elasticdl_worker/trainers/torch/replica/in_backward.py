@@ -24,6 +24,9 @@ class BackwardBuckets:
 
     Args:
         buckets: where gradients lie.
+
+    Attributes:
+        weight: that the gradients of a pass are multiplied by; to be set before it.
     """
 
     def __init__(self, buckets: TorchBuckets) -> None:
@@ -33,7 +36,7 @@ class BackwardBuckets:
         self._left = list(self._sizes)
         self._seen: set[int] = set()
         self._marks: dict[int, list[float]] = {}
-        self._rows = 0
+        self.weight = 1.0
         self._sink: LeafSink | None = None
         self._wrong: Exception | None = None
         self._finite: dict[int, bool | torch.Tensor] = {}
@@ -44,15 +47,14 @@ class BackwardBuckets:
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 number += 1
 
-    def begin(self, rows: int, sink: LeafSink | None) -> None:
+    def begin(self, sink: LeafSink | None) -> None:
         """Before a backward pass.
 
         Args:
-            rows: that the gradients are multiplied by.
             sink: takes the buckets; None to bring none, and only to see what is added to more than once.
         """
         self._left, self._seen, self._marks = list(self._sizes), set(), {}
-        self._rows, self._sink, self._wrong, self._finite = rows, sink, None, {}
+        self._sink, self._wrong, self._finite = sink, None, {}
 
     def finish(self) -> tuple[torch.Tensor, str]:
         """After the pass: brings the other buckets.
@@ -72,7 +74,7 @@ class BackwardBuckets:
             raise self._wrong
         flags = settle_flags(list(self._finite.values()))
         wrong = [bucket for bucket, finite in zip(self._finite, flags, strict=True) if not finite]
-        bad = self._buckets.find_not_finite_gradients(wrong[0], self._rows) if wrong else ""
+        bad = self._buckets.find_not_finite_gradients(wrong[0], self.weight) if wrong else ""
         return torch.tensor([mark for bucket in sorted(self._marks) for mark in self._marks[bucket]]), bad
 
     def _made(self, number: int, bucket: int, parameter: torch.Tensor) -> None:
@@ -92,7 +94,7 @@ class BackwardBuckets:
             return
         try:
             memory = as_tensor(self._sink.leaf(bucket))
-            self._marks[bucket] = self._buckets.pack_one(bucket, self._rows, memory)
+            self._marks[bucket] = self._buckets.pack_one(bucket, self.weight, memory)
             self._finite[bucket] = finite_flag(memory)
             self._sink.add(bucket)
         except Exception as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,9 +27,10 @@ from elasticdl_worker.group.replica import (
     ModelLayout,
     ReplicaState,
 )
+from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
-from elasticdl_worker.trainers.fused_losses import FusedLoss
 from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, REFERENCE_ROWS, unmeasured
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
 from elasticdl_worker.trainers.replica_rules import (
@@ -37,15 +40,24 @@ from elasticdl_worker.trainers.replica_rules import (
     reading_seed,
     step_seed,
 )
-from elasticdl_worker.trainers.torch.device import HOST, arrays_of, finish_on, finite_flag, run_backward, settle_flags
+from elasticdl_worker.trainers.torch.device import (
+    HOST,
+    arrays_of,
+    finish_on,
+    finite_flag,
+    place,
+    run_backward,
+    settle_flags,
+)
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
-from elasticdl_worker.trainers.torch.model.calling import cut, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.state_rules import changing_state, learn_rules
-from elasticdl_worker.trainers.torch.model.trials import find_generators
+from elasticdl_worker.trainers.torch.model.trials import find_generators, trial_of
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
+from elasticdl_worker.trainers.torch.replica.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory
 from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness
@@ -54,8 +66,13 @@ from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChan
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, clip
 from elasticdl_worker.trainers.training_step import training_step
 
+_OF_LOSS = 2
+"""Numbers of a contribution: the denominator of its loss, and whether it is NaN for having none."""
 _SMALL = 1024
 """Numbers of a buffer that is told in each step, whether or not the first records changed it."""
+_MOST_LOOKED_AT = 1 << 13
+"""Records, for one of which ``feed`` makes a row."""
+_MASKED = "let no mask, ignore_index or class weight of 0 cover all records of a minibatch, or take larger ones"
 
 
 class TorchReplica:
@@ -101,8 +118,6 @@ class TorchReplica:
         self._forward = ForwardPass(model, self._module, replace(options, compiled=False))
         # Members must compute a shape the same way whatever they saw before: so one shape is compiled, no other.
         self._compiled = ForwardPass(model, self._module, options) if options.compiled else self._forward
-        parts = spec.fuses and spec.microbatches_per_step > 1
-        self._fused_loss = FusedLoss(parts, cut, self.predict, self.evaluation_loss)
         self._compiled_shape = [(spec.microbatch_size, *leaf.shape[1:]) for leaf in leaves(sample)]
         self._randomness = SharedRandomness(find_generators(model.net, self._module.roots), model.device)
         # Walking through the layers for them takes longer than to forget their gradients.
@@ -120,7 +135,11 @@ class TorchReplica:
         self._layout = ModelLayout(
             model.dense_specs(plan.groups), plan.spec, self._slots.names, frozenset(model.looked_up())
         )
-        self._lengths = [*self._buckets.lengths, self._buckets.marks + self._state.length]
+        self._lengths = [*self._buckets.lengths, self._buckets.marks + self._state.length + _OF_LOSS]
+        self._denominators: TorchDenominators | None = None
+        if spec.microbatches_per_step > 1:
+            close = CLOSE_OF_HALF if options.autocast else CLOSE
+            self._denominators = self._measured(close)
 
     @property
     def memory(self) -> Memory:
@@ -129,7 +148,7 @@ class TorchReplica:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Length of each array of a contribution: the buckets, then which gradients there are and the state."""
+        """Length of each array of a contribution: the buckets, then marks of gradients, denominator, state."""
         return self._lengths
 
     @property
@@ -170,23 +189,29 @@ class TorchReplica:
 
     def _compute(self, step: int, microbatch: int, data: MicrobatchData, sink: LeafSink | None) -> Contribution:
         batch, rows = data.content, data.fed
-        with self._randomness.seeded(0):
-            self._fused_loss.look(batch, rows)
         forward = self._forward_of(batch.features)
         self._forget_gradients()
         self._state.begin()
         self._own_changes.begin()
-        self._in_backward.begin(rows, sink)
+        self._in_backward.begin(sink)
         try:
             with (
                 self._randomness.seeded(step_seed(step, microbatch, self._seed)),
                 training_step(self._module, [batch]),
             ):
-                loss, predictions = forward.train(batch.features, batch.labels, None)
-                run_backward(loss)
+                denominators = self._denominators
+                before_loss = None if denominators is None else denominators.keep
+                loss, predictions = forward.train(batch.features, batch.labels, None, before_loss)
+                weight = float(rows) if denominators is None else denominators.of(rows, float(loss.detach()))
+                self._in_backward.weight = weight
+                if weight:  # else all rows are masked, and the loss of the update goes by other parts
+                    run_backward(loss)
             self._own_changes.check(loss)
             value = float(loss.detach())
-            tensors, brought, bad = self._gathered(rows, microbatch, sink)
+            void = not weight and not math.isfinite(value)
+            if not weight and not (void and self._nan.skips):
+                value = 0.0
+            tensors, brought, bad = self._gathered(rows, weight, microbatch, sink, void=void)
         finally:
             self._state.undo()
             self._forget_gradients()
@@ -202,25 +227,29 @@ class TorchReplica:
             detached = map_tensors(torch.Tensor.detach, predictions)
             measure = partial(self._metrics.of_minibatch, batch.labels, detached, rows)
         arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
-        return Contribution(rows, arrays, value, Skips(), measure, brought)
+        adds = self._denominators is not None and self._denominators.adds
+        return Contribution(rows, arrays, value, Skips(), measure, brought, 0.0 if adds else weight)
 
     def _forget_gradients(self) -> None:
         for one in self._parameters:
             one.grad = None
 
-    def _gathered(self, rows: int, microbatch: int, sink: LeafSink | None) -> tuple[list[torch.Tensor], int, str]:
+    def _gathered(
+        self, rows: int, weight: float, microbatch: int, sink: LeafSink | None, *, void: bool
+    ) -> tuple[list[torch.Tensor], int, str]:
         """The tensors of a contribution that were not brought, how many were, and names of bad gradients in those."""
         buckets: list[torch.Tensor] = []
         bad = ""
         if sink is None:
-            buckets, marks = self._buckets.pack(rows)
+            buckets, marks = self._buckets.pack(weight)
         else:
             marks, bad = self._in_backward.finish()
-        tensors = [*buckets, torch.cat([marks.to(self._leaves), self._state.take(rows, microbatch)])]
+        first = torch.cat([marks, torch.tensor([weight, float(void)])])
+        tensors = [*buckets, torch.cat([first.to(self._leaves), self._state.take(rows, microbatch)])]
         return tensors, 0 if sink is None else len(self._buckets.lengths), bad
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
-        """Makes one update by the mean over all rows."""
+        """Makes one update by the loss of all rows."""
         optimizer = self._optimizer
         if self._plan.learning_rate is not None:
             rates = self._plan.learning_rate(self.version, epoch)
@@ -233,8 +262,16 @@ class TorchReplica:
 
     def _update(self, sums: Sequence[Flat], rows: int) -> None:
         *buckets, rest = [as_tensor(total) for total in sums]
-        marks, changes = torch.split(rest, [self._buckets.marks, self._state.length])
-        self._buckets.set_gradients([total / float(rows) for total in buckets], marks)
+        marks, of_loss, changes = torch.split(rest, [self._buckets.marks, _OF_LOSS, self._state.length])
+        denominator, void = of_loss.tolist()
+        if void and not denominator:
+            raise NotFiniteError(
+                "the loss is nan in each part of a minibatch: none of its records counts", fix=_MASKED
+            )
+        if self._denominators is not None and self._denominators.adds:
+            denominator = 1.0
+        # Without a denominator all gradients are 0.
+        self._buckets.set_gradients([total / (denominator or 1.0) for total in buckets], marks)
         gradients = [one.grad for one in self._model.trainable.values() if one.grad is not None]
         clip(self._plan.clipping, gradients)
         with self._module.guard("the optimizer"):
@@ -276,6 +313,31 @@ class TorchReplica:
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions without regularisation."""
         return self._forward.evaluation_loss(labels, predictions)
+
+    def _measured(self, close: float) -> TorchDenominators:
+        """Sees by the first records what denominator the loss has; all members see the same."""
+        size = 2 * REFERENCE_ROWS
+        with self._randomness.seeded(0):
+            first = self._source.first(size)
+            while first is None and size < _MOST_LOOKED_AT:
+                size *= 16
+                first = self._source.first(size)
+            if first is None:
+                raise unmeasured(f"feed makes nothing of the first {size} records")
+            device = self._model.device
+            with training_step(self._module, [first]):
+                predictions = place(self._tried(first.features), device)
+                return TorchDenominators(
+                    self._forward.loss, place(first.labels, device), predictions, first.records, close
+                )
+
+    def _tried(self, features: Tensors) -> Tensors:
+        """The outputs of a copy in training mode; in inference mode where that cannot be had."""
+        trial = trial_of(self._model.net)
+        if trial is not None:
+            with contextlib.suppress(Exception), torch.no_grad():
+                return TorchModelCall(trial.train())(place(features, self._model.device))
+        return self.predict(features)
 
     def _forward_of(self, features: Tensors) -> ForwardPass:
         if self._fuses:

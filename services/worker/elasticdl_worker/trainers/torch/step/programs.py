@@ -88,14 +88,29 @@ class ForwardPass:
             found = self._call(features)
         return place(found, HOST) if self._elsewhere else found
 
-    def train(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> tuple[torch.Tensor, Tensors]:
-        """The loss of a minibatch, and the model's outputs, in training mode."""
+    def train(
+        self,
+        features: Tensors,
+        labels: Tensors,
+        scope: RowScope | None,
+        before_loss: Callable[[Tensors, Tensors], None] | None = None,
+    ) -> tuple[torch.Tensor, Tensors]:
+        """The loss of a minibatch, and the model's outputs, in training mode.
+
+        Args:
+            features: of the minibatch.
+            labels: of the minibatch.
+            scope: finds rows of tables that lie elsewhere.
+            before_loss: is told labels and outputs, which the loss may change.
+        """
         self._model.net.train()
         self._scope = scope
         if self._elsewhere:
             features, labels = place((features, labels), self._model.device)
         with finding_rows(scope), self._precision(), explaining_tables():
             predictions = self._call(features)
+            if before_loss is not None:
+                before_loss(labels, predictions)
             loss = self.loss(labels, predictions)
         if not loss.requires_grad:
             raise UserCodeError(

@@ -1,0 +1,140 @@
+"""The denominator of a loss: what makes the losses of parts of an update into the loss of the whole update.
+
+Nearly all losses are a sum over records, or such a sum divided by another: by the records, by their class weights, by
+what a mask leaves. The gradient of the whole is then the sum of ``denominator * gradient`` over the parts, divided
+by the sum of the denominators; of a sum, it is the sum. The function is the user's, so its denominator is measured:
+*reference* rows, the same for all parts of a job, are joined with the rows of a part. What is left of the gradient
+that the loss has on the reference by itself is ``share = D / (D + d)``, with the denominators D of the reference and
+d of the part. A loss for which that does not hold is no such ratio (pairs of records are compared, there is a root of
+a mean, two heads have two denominators) and is refused, for the mean of the parts' losses is another objective.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from elasticdl_core.errors import UserCodeError
+
+REFERENCE_ROWS = 16
+"""Rows of the reference, at most: enough that not all of them are masked."""
+CLOSE = 3e-4
+"""How far a value may be off by rounding, as part of it."""
+CLOSE_OF_HALF = 2e-2
+"""The same where the loss of training is computed in 16 bits."""
+_STRAIGHT = 1e-3
+"""How far the gradient may be from a multiple of what it was, as part of it."""
+_SAME_SHARE = 1e-5
+"""Shares of which one is the other, but for rounding: records are counted exactly then."""
+_NOTHING = 3e-7
+WHOLE = (
+    "--microbatches 1 (one worker computes) or --distribution_strategy ParameterServerStrategy compute the loss of a "
+    "minibatch as a whole; or write it as a mean over records"
+)
+"""What to do about a loss that cannot be computed in parts."""
+
+
+@dataclass(frozen=True)
+class JoinedLoss:
+    """The loss of some rows together with others that joined them.
+
+    Attributes:
+        loss: of all of them.
+        share: the factor that is left of the gradient that the loss has on the first rows alone.
+        bend: how far the gradient is from being that multiple, as part of it, in the output where it is furthest.
+    """
+
+    loss: float
+    share: float
+    bend: float
+
+
+@dataclass(frozen=True)
+class LossReference:
+    """The loss of rows that parts of updates are compared with.
+
+    Attributes:
+        rows: how many there are.
+        loss: of them alone.
+        is_sum: whether the loss is a sum over records; else a sum divided by a denominator.
+    """
+
+    rows: int
+    loss: float
+    is_sum: bool
+
+    @classmethod
+    def of(cls, rows: int, loss: float, twice: JoinedLoss) -> LossReference:
+        """Learns what kind of loss it is from rows that are joined with themselves.
+
+        Raises:
+            UserCodeError: neither of both.
+        """
+        for is_sum, share, together in ((False, 0.5, loss), (True, 1.0, 2 * loss)):
+            if abs(twice.share - share) <= _STRAIGHT and twice.bend <= _STRAIGHT and _close(twice.loss, together):
+                return cls(rows, loss, is_sum)
+        raise no_ratio(f"{loss:.6g} on {rows} records and {twice.loss:.6g} on these twice over")
+
+    def denominator(self, joined: JoinedLoss, rows: int, loss: float, close: float = CLOSE) -> float:
+        """Measures the denominator of a part, in units in which the reference has its number of rows.
+
+        Args:
+            joined: the reference with the rows of the part.
+            rows: of the part.
+            loss: of the part alone.
+            close: how far values may be off by rounding.
+
+        Returns:
+            The number of rows where the loss is a mean over records; 1 where it is a sum; 0 for a part that has no
+            weight at all, whose loss may be NaN.
+
+        Raises:
+            UserCodeError: the loss is no such ratio.
+        """
+        share, straight = joined.share, joined.bend <= _STRAIGHT
+        said = f"{self.loss:.6g} on {self.rows} records, {loss:.6g} on {rows} others and {joined.loss:.6g} on all"
+        if self.is_sum:
+            if math.isfinite(loss) and not (straight and _close(joined.loss, self.loss + loss, close)):
+                raise no_ratio(said)
+            return 1.0
+        whole = self.rows / (self.rows + rows)
+        denominator = float(rows) if abs(share - whole) <= _SAME_SHARE * whole else self._of_share(share)
+        if not math.isfinite(loss):
+            return 0.0 if straight and denominator <= _SAME_SHARE * self.rows else float(rows)
+        together = share * self.loss + (1.0 - share) * loss
+        scale = max(abs(self.loss), abs(loss))
+        if not straight or not 0.0 < share <= 1.0 + _SAME_SHARE or not _close(joined.loss, together, close, scale):
+            raise no_ratio(said)
+        return denominator if denominator > _NOTHING * self.rows else 0.0
+
+    def _of_share(self, share: float) -> float:
+        return self.rows * (1.0 / share - 1.0) if share > 0.0 else math.inf
+
+
+def no_ratio(shown: str) -> UserCodeError:
+    """Refuses a loss that parts of an update cannot add up.
+
+    Args:
+        shown: values of it that show it.
+    """
+    return UserCodeError(
+        f"the loss is {shown}: it is neither a sum nor a mean nor a weighted mean over records, and by AllReduce in "
+        "parts (--microbatches) another objective would be trained than that of the minibatch",
+        fix=WHOLE,
+    )
+
+
+def unmeasured(why: str) -> UserCodeError:
+    """Refuses a loss of which nobody can tell whether parts of an update add up.
+
+    Args:
+        why: that is so.
+    """
+    return UserCodeError(
+        f"{why}: whether the loss of a minibatch is the mean of those of its parts (--microbatches) cannot be told",
+        fix=WHOLE,
+    )
+
+
+def _close(found: float, wanted: float, close: float = CLOSE, scale: float = 0.0) -> bool:
+    return abs(found - wanted) <= close * max(abs(wanted), scale) + 1e-6

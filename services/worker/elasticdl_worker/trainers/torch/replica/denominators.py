@@ -1,0 +1,267 @@
+"""Measures the denominator of a PyTorch loss (``loss_denominators``)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.trainers.loss_denominators import (
+    CLOSE,
+    REFERENCE_ROWS,
+    JoinedLoss,
+    LossReference,
+    no_ratio,
+    unmeasured,
+)
+from elasticdl_worker.trainers.minibatch import Tensors
+
+_Loss = Callable[[Tensors, Tensors], torch.Tensor]
+_MOST_NUMBERS = 1 << 22
+"""In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
+
+
+class TorchDenominators:
+    """The denominators of a loss on parts of an update.
+
+    The reference must be the same in all members, to the last bit.
+
+    Args:
+        loss: of labels and predictions, a scalar.
+        labels: of the reference.
+        predictions: of the reference; any that the model may give.
+        rows: of the reference.
+        close: how far values of training may be off by rounding.
+
+    Raises:
+        UserCodeError: no denominator makes the losses of parts that of the whole.
+    """
+
+    def __init__(self, loss: _Loss, labels: Tensors, predictions: Tensors, rows: int, close: float = CLOSE) -> None:
+        self._loss = loss
+        self._close = close
+        self._kept: tuple[Tensors, Tensors] = (None, None)
+        numbers = sum(leaf.numel() // rows for leaf in _leaves(predictions))
+        kept = max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
+        self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
+        twice = self._anchor.join(self._anchor.labels, self._anchor.predictions, kept)
+        self._reference = LossReference.of(kept, self._anchor.loss, twice)
+        start = 0 if at else kept
+        if others := min(start + kept, rows) - start if rows > 1 else 0:
+            targets, given = (_cut(values, start, start + others, rows) for values in (labels, predictions))
+            self.keep(targets, given)
+            self.of(others, _run(loss, targets, given, others).loss)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the loss is a sum over records: then gradients of parts add up as they are."""
+        return self._reference.is_sum
+
+    def _first_anchor(self, labels: Tensors, predictions: Tensors, rows: int, kept: int) -> tuple[_Anchor, int]:
+        """The first so many rows on which the loss has a gradient (not all are masked), and where they begin."""
+        for start in range(0, rows - kept + 1, kept):
+            targets, given = (_cut(values, start, start + kept, rows) for values in (labels, predictions))
+            try:
+                return _Anchor(self._loss, targets, given, kept), start
+            except _FlatError as error:
+                why = str(error)
+        raise unmeasured(why)
+
+    def keep(self, labels: Tensors, predictions: Tensors) -> None:
+        """Keeps labels and predictions of a part as they are before its loss is computed."""
+        labels, predictions = (_rebuilt(lambda leaf: leaf.detach().clone(), one) for one in (labels, predictions))
+        self._kept = labels, predictions
+
+    def of(self, rows: int, loss: float) -> float:
+        """Measures the denominator of the part that was kept, in rows; 1 if the loss is a sum.
+
+        Args:
+            rows: of the part.
+            loss: of the part alone.
+
+        Raises:
+            UserCodeError: the loss of the whole cannot be made of those of the parts.
+        """
+        (labels, predictions), self._kept = self._kept, (None, None)
+        try:
+            joined = self._anchor.join(labels, predictions, rows)
+        except _UnlikeError:
+            if rows < 2:
+                raise unmeasured("a part of one record has another shape than the first records") from None
+            self._require_mean(labels, predictions, rows)
+            return 1.0 if self._reference.is_sum else float(rows)
+        return self._reference.denominator(joined, rows, loss, self._close)
+
+    def _require_mean(self, labels: Tensors, predictions: Tensors, rows: int) -> None:
+        """Refuses a loss that is no mean over rows that have another shape than the reference, by their halves."""
+        at = rows // 2
+        targets, given = (_cut(values, 0, at, rows) for values in (labels, predictions))
+        later, others = (_cut(values, at, rows, rows) for values in (labels, predictions))
+        try:
+            anchor = _Anchor(self._loss, targets, given, at)
+        except _FlatError as error:
+            raise unmeasured(str(error)) from None
+        joined, other = anchor.join(later, others, rows - at), _run(self._loss, later, others, rows - at).loss
+        reference = LossReference(at, anchor.loss, self._reference.is_sum)
+        if reference.denominator(joined, rows - at, other, self._close) not in (1.0, rows - at):
+            shapes = [list(leaf.shape[1:]) for leaf in _leaves(predictions)]
+            raise no_ratio(
+                f"a mean by weights, on records of the shapes {shapes} that those of other parts do not have"
+            )
+
+
+class _UnlikeError(Exception):
+    """Rows cannot be joined: they have other shapes."""
+
+
+class _FlatError(Exception):
+    """The loss of some rows has no gradient to go by."""
+
+
+class _Ran(NamedTuple):
+    """A loss, and its gradient on the outputs of the first rows that it is of."""
+
+    loss: float
+    gradients: list[torch.Tensor]
+
+
+class _Anchor:
+    """Rows on which the gradient of the loss is known, for others to join.
+
+    Attributes:
+        loss: of the rows alone.
+        labels: of the rows.
+        predictions: of the rows.
+    """
+
+    def __init__(self, function: _Loss, labels: Tensors, predictions: Tensors, rows: int) -> None:
+        self._function = function
+        self.labels, self.predictions, self._rows = labels, predictions, rows
+        self.loss, self._gradients = _run(function, labels, predictions, rows)
+        self._squares = [float(one.square().sum()) for one in self._gradients]
+        if not math.isfinite(self.loss + sum(self._squares)):
+            raise _FlatError(f"the loss of the first records is {self.loss}")
+        if not sum(self._squares):
+            raise _FlatError("the loss of the first records goes by no output that has a row for each record")
+
+    def join(self, labels: Tensors, predictions: Tensors, rows: int) -> JoinedLoss:
+        """Computes the loss of these and other rows.
+
+        Raises:
+            _UnlikeError: these have other shapes.
+        """
+        loss, gradients = _run(self._function, self.labels, self.predictions, self._rows, (labels, predictions, rows))
+        total = sum(self._squares)
+        products = [float((one * other).sum()) for one, other in zip(self._gradients, gradients, strict=True)]
+        share = sum(products) / total
+        bends = [
+            float((other - share * one).square().sum()) / max(square, 1e-12 * total)
+            for one, other, square in zip(self._gradients, gradients, self._squares, strict=True)
+        ]
+        return JoinedLoss(loss, share, math.sqrt(max(bends)) if math.isfinite(sum(bends)) else math.inf)
+
+
+def _run(
+    function: _Loss,
+    labels: Tensors,
+    predictions: Tensors,
+    rows: int,
+    others: tuple[Tensors, Tensors, int] | None = None,
+) -> _Ran:
+    """Computes the loss of rows, and of others behind them."""
+    own = [_wide(leaf.detach()) for leaf in _leaves(predictions)]
+    watched = [one.requires_grad_() for one in own if _has_rows(one, rows) and one.is_floating_point()]
+    targets = [_wide(leaf) for leaf in _leaves(labels)]
+    with torch.enable_grad(), torch.autocast(own[0].device.type if own else "cpu", enabled=False):
+        if others is None:
+            given = _joined(own, rows, predictions, 0), _joined(targets, rows, labels, 0)
+        else:
+            given = _joined(own, rows, others[1], others[2]), _joined(targets, rows, others[0], others[2])
+        try:
+            loss = function(given[1], given[0])
+        except UserCodeError:
+            raise
+        except Exception as error:
+            raise unmeasured(f"the loss fails on records of two parts ({error})") from error
+    if not watched or not loss.requires_grad:
+        return _Ran(float(loss), [torch.zeros(1, dtype=torch.float64)] * max(1, len(watched)))
+    found = torch.autograd.grad(loss, watched, allow_unused=True)
+    pairs = zip(found, watched, strict=True)
+    return _Ran(
+        float(loss.detach()), [_exact(torch.zeros_like(one) if grad is None else grad) for grad, one in pairs]
+    )
+
+
+def _exact(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient in 64 bits, which one kind of accelerator does not have."""
+    return gradient.cpu().double() if gradient.device.type == "mps" else gradient.double()
+
+
+def _joined(own: list[torch.Tensor], rows: int, values: Tensors, others: int) -> Tensors:
+    """Nested tensors, with rows of one's own before theirs; the own alone if there are no others."""
+    if len(own) != len(_leaves(values)):
+        raise _UnlikeError
+    left = iter(own)
+
+    def with_own(leaf: torch.Tensor) -> torch.Tensor:
+        mine = next(left)
+        if not others:
+            return mine.clone()
+        theirs = _wide(leaf.detach())
+        if not (_has_rows(mine, rows) and _has_rows(theirs, others)):
+            return theirs
+        if mine.shape[1:] != theirs.shape[1:]:
+            raise _UnlikeError
+        return torch.cat([mine, theirs.to(mine.dtype)])
+
+    return _rebuilt(with_own, values)
+
+
+def _wide(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.float() if leaf.is_floating_point() and leaf.element_size() < 4 else leaf
+
+
+def _has_rows(leaf: torch.Tensor, rows: int) -> bool:
+    return leaf.ndim > 0 and len(leaf) == rows
+
+
+def _cut(values: Tensors, start: int, end: int, rows: int) -> Tensors:
+    return _rebuilt(lambda leaf: leaf[start:end] if _has_rows(leaf, rows) else leaf, values)
+
+
+def _shape(values: Tensors) -> list[list[int]]:
+    return [list(leaf.shape[1:]) for leaf in _leaves(values)]
+
+
+def _leaves(values: Tensors) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _rebuilt(found.append, values)
+    return found
+
+
+def _rebuilt(function: Callable[[torch.Tensor], Any], values: Any) -> Any:
+    """Nested values with a function applied to each tensor: also of the kinds of ``dict`` that models return."""
+    if isinstance(values, torch.Tensor):
+        return function(values)
+    if isinstance(values, Mapping):
+        made = {key: _rebuilt(function, value) for key, value in values.items()}
+        if type(values) is dict:
+            return made
+        twin: Any = copy.copy(values)
+        for key, value in made.items():
+            twin[key] = value
+        return twin
+    if isinstance(values, tuple | list):
+        parts = [_rebuilt(function, value) for value in values]
+        return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
+    if dataclasses.is_dataclass(values) and not isinstance(values, type):
+        twin = copy.copy(values)
+        for field in dataclasses.fields(values):
+            object.__setattr__(twin, field.name, _rebuilt(function, getattr(values, field.name)))
+        return twin
+    return values

@@ -1,0 +1,106 @@
+"""A classifier, and losses of every kind: with denominators of their own, sums, and what parts cannot make."""
+
+import functools
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WEIGHTS = torch.tensor([1.0, 20.0, 3.0])
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def heads():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+        def forward(self, x):
+            hidden = torch.tanh(self.body(x))
+            return {"first": self.first(hidden), "second": self.second(hidden), "size": hidden.square().mean()}
+
+    return Heads()
+
+
+def optimizer():
+    return functools.partial(torch.optim.SGD, lr=0.1)
+
+
+def feed(dataset, mode, metadata):
+    """The class by the first number; 7 of 8 of the first records are of one class."""
+    for record in dataset:
+        values = torch.tensor([float(record[name]) for name in metadata.column_names])
+        yield values[1:], torch.bucketize(values[0], torch.tensor([0.3, 1.2]))
+
+
+def mean(labels, predictions):
+    return functional.cross_entropy(predictions, labels)
+
+
+def each(labels, predictions):
+    return functional.cross_entropy(predictions, labels, reduction="none")
+
+
+def weighed(labels, predictions):
+    return functional.cross_entropy(predictions, labels, weight=WEIGHTS)
+
+
+def ignoring(labels, predictions):
+    return functional.cross_entropy(predictions, labels, ignore_index=0)
+
+
+def added(labels, predictions):
+    return 0.01 * functional.cross_entropy(predictions, labels, reduction="sum")
+
+
+def masked(labels, predictions):
+    mask = (labels > 0).float()
+    return (functional.cross_entropy(predictions, labels, reduction="none") * mask).sum() / mask.sum().clamp(min=1)
+
+
+def in_place(labels, predictions):
+    labels -= 1
+    return functional.cross_entropy(predictions.mul_(2.0), labels, ignore_index=-1)
+
+
+def contrastive(labels, predictions):
+    own = functional.normalize(predictions)
+    return functional.cross_entropy(own @ own.T * 5, torch.arange(len(own)))
+
+
+def pairs(labels, predictions):
+    return (predictions[:, None, 0] - predictions[None, :, 0] - 1).square().mean()
+
+
+def root(labels, predictions):
+    return functional.mse_loss(predictions[:, 0], labels.float()).sqrt()
+
+
+def standardised(labels, predictions):
+    return functional.mse_loss(
+        (predictions[:, 0] - predictions[:, 0].mean()) / predictions[:, 0].std(), labels.float()
+    )
+
+
+def added_and_regularised(labels, predictions):
+    return functional.cross_entropy(predictions, labels, reduction="sum") + 3.0
+
+
+def drawing(labels, predictions):
+    return (functional.cross_entropy(predictions, labels, reduction="none") * torch.rand(len(labels))).mean()
+
+
+def two_heads(labels, predictions):
+    return mean(labels, predictions["first"]) + ignoring(labels, predictions["second"])
+
+
+def alike_heads(labels, predictions):
+    return ignoring(labels, predictions["first"]) + ignoring(labels, predictions["second"])
+
+
+def size(labels, predictions):
+    return predictions["size"]
