@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import tempfile
@@ -120,3 +121,20 @@ def test_greetings_for_other_groups_are_kept_in_bounds(
     assert gone >= len(strangers) - 8 - 1, "but for the latest, and the member's own in between"
     for one in strangers:
         one.close()
+
+
+def test_who_has_no_descriptor_free_for_a_while_takes_members_in_afterwards(
+    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lobby, "_CROWDED_S", 0.0)
+
+    class Full(socket.socket):
+        """Somebody waits at it, and no descriptor is free for him."""
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    with Full(socket.AF_UNIX) as full:
+        for _ in range(2 * lobby._GREETING):
+            lobbies[0].accept(full)
+    assert form(lobbies) == ["shared_memory", "shared_memory"]

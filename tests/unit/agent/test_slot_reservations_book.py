@@ -38,6 +38,22 @@ def test_the_oldest_is_granted_first_and_keeps_what_it_has(book: Reservations) -
     assert granted(book) == {"a": 2, "b": 1}
 
 
+def test_what_cannot_be_kept_is_not_done(book: Reservations, path: Path) -> None:
+    """Done all the same, it would be undone by the next agent, and nobody could ask for it again."""
+    book.set("a", 2, 10.0, now=1.0, clock=0.0)
+    before = book.all()
+    path.unlink()
+    (path / "in the way").mkdir(parents=True)
+    for change in (
+        lambda: book.set("a", 1, 10.0, now=2.0, clock=1.0),
+        lambda: book.set("b", 1, 10.0, now=2.0, clock=1.0),
+        lambda: book.release("a"),
+    ):
+        with pytest.raises(OSError):
+            change()
+        assert book.all() == before
+
+
 def test_only_what_is_missing_after_the_grace_is_overdue(book: Reservations) -> None:
     book.set("a", 3, 10.0, now=0.0, clock=100.0)
     book.grant(2, now=0.0)

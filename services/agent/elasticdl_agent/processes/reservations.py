@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +85,28 @@ class Reservations:
 
         Raises:
             InvalidInputError: the name is malformed, or a number is out of range.
+            OSError: it cannot be kept, and all is as before.
         """
         self._check(name, slots, grace_s)
-        entry = self._entries.get(name)
-        if entry is None:
-            entry = self._entries[name] = _Entry(0, grace_s, now)
-        elif (entry.slots, entry.grace_s) == (slots, grace_s):
+        known = self._entries.get(name)
+        if known is not None and (known.slots, known.grace_s) == (slots, grace_s):
             return
+        entry = replace(known) if known is not None else _Entry(0, grace_s, now)
         if slots > entry.slots:
             entry.ends_at, entry.granted_at = clock + grace_s, None
         entry.slots, entry.grace_s, entry.changed_at = slots, grace_s, now
         entry.granted = min(entry.granted, slots)
-        self._write()
+        self._keep({**self._entries, name: entry})
 
     def release(self, name: str) -> bool:
-        """Gives the slots back; returns whether there was such a reservation."""
-        if self._entries.pop(name, None) is None:
+        """Gives the slots back; returns whether there was such a reservation.
+
+        Raises:
+            OSError: that cannot be kept, and it is there as before.
+        """
+        if name not in self._entries:
             return False
-        self._write()
+        self._keep({other: entry for other, entry in self._entries.items() if other != name})
         return True
 
     def grant(self, busy: int, *, now: float) -> None:
@@ -140,12 +144,14 @@ class Reservations:
                 f"a grace of {grace_s} s is out of range", fix=f"give between 0 and {_MAX_GRACE_S:.0f} seconds"
             )
 
-    def _write(self) -> None:
+    def _keep(self, entries: dict[str, _Entry]) -> None:
+        """Writes reservations down, and only then takes them for made: the next agent knows of no others."""
         data = {
             name: {"slots": entry.slots, "grace_s": entry.grace_s, "changed_at": entry.changed_at}
-            for name, entry in self._entries.items()
+            for name, entry in entries.items()
         }
         durable.write(self._path, json.dumps(data))
+        self._entries = entries
 
 
 def _read(path: Path, slots: int) -> dict[str, _Entry]:

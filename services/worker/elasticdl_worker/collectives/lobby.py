@@ -180,11 +180,18 @@ class MemberLobby:
             return
         try:
             connection, _ = listener.accept()
-            reading = threading.Thread(
-                target=self._hear, args=(connection, listener.family), name="greeting", daemon=True
-            )
+        except OSError as error:
+            self._greeting.release()
+            if not isinstance(error, BlockingIOError | ConnectionError):
+                time.sleep(_CROWDED_S)  # no descriptor is free: it waits where it is, and nobody spins meanwhile
+            return
+        reading = threading.Thread(
+            target=self._hear, args=(connection, listener.family), name="greeting", daemon=True
+        )
+        try:
             reading.start()
-        except (BlockingIOError, ConnectionError):
+        except RuntimeError:  # no thread can be started now: whoever knocked comes again
+            connection.close()
             self._greeting.release()
 
     def _hear(self, connection: socket.socket, family: int) -> None:
