@@ -70,6 +70,22 @@ def test_each_client_of_a_worker_counts_its_own_pushes(use_async: bool) -> None:
         updates.take(replace(named[1], sequence=2), caller)
 
 
+@pytest.mark.parametrize("use_async", [True, False], ids=["asynchronous", "synchronous"])
+def test_the_model_of_another_job_takes_no_push_before_this_job_has_declared_it(use_async: bool) -> None:
+    """It was trained by the other job's rate: also of a push that names the generation which it has now, or none."""
+    other, _ = make(rate=100.0, use_async=use_async)
+    partition, updates = make(use_async=use_async)
+    other.declared = False
+    partition.become(other)
+    updates.reset()
+    for number, generation in enumerate(("", partition.generation)):
+        assert take(updates, push(number, generation=generation)) == (False, 0, "generation", False)
+    part = DenseInit(DenseSpec("w", (1,)), 0, 1, None)
+    partition.push_model([part], [], OptimizerSpec("sgd", {"learning_rate": 1.0}), UpdateMode(use_async=use_async))
+    assert take(updates, push(2, generation=partition.generation)) == (True, 1, "", False)
+    assert value(partition) == -1
+
+
 def test_a_repeated_push_is_answered_again_and_applied_once() -> None:
     partition, updates = make()
     assert take(updates, push(1)) == (True, 1, "", False)
