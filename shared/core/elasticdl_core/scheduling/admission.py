@@ -136,21 +136,22 @@ def tiers_of(jobs: Iterable[JobView], rules: AdmissionRules) -> list[Tier]:
 def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> tuple[Admission, CapacityTracker]:
     """Decides who runs.
 
-    Whoever is evicted joins the waiting jobs, which can change who goes first among them; so the decision is made
-    again with the evicted ones waiting until it evicts nobody more. Carrying it out then leads to the same decision.
+    Whoever is evicted joins the waiting jobs, which can change who goes first among them; so each tier is decided
+    again with the evicted ones waiting until it evicts nobody more, and only then the next. Carrying it out then leads
+    to the same decision.
 
     Returns:
         Who runs, and a tracker in which their minimums are booked.
     """
+    admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
     demoted: set[str] = set()
-    while True:
-        admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
-        result = admitter.run(tiers)
-        if not result.evicted:
-            result.evicted = {job_id for job_id in demoted if job_id in result.refused}
-            return result, admitter.tracker
-        demoted |= result.evicted
-        tiers = [_without(tier, demoted, rules) for tier in tiers]
+    for tier in tiers:
+        before, now_waiting = admitter.copy(), tier
+        while evicted := admitter.run(now_waiting):
+            demoted |= evicted
+            admitter, now_waiting = before.copy(), _without(now_waiting, evicted, rules)
+    admitter.result.evicted = demoted & admitter.result.refused.keys()
+    return admitter.result, admitter.tracker
 
 
 def _without(tier: Tier, demoted: Set[str], rules: AdmissionRules) -> Tier:
@@ -167,7 +168,7 @@ class _Admitter:
         self._snapshot = snapshot
         self.tracker = self._tracker = tracker
         self._rules = rules
-        self._result = Admission()
+        self.result = self._result = Admission()
         self._held: dict[tuple[float, ...], JobView] = {}
         self._held_above: dict[tuple[float, ...], JobView] = {}
         self._reserve_nothing()
@@ -175,37 +176,53 @@ class _Admitter:
         self._blockers: dict[int, tuple[str, ...]] = {}
         self._no_rooms: dict[tuple[object, ...], Reason] = {}
 
+    def copy(self) -> _Admitter:
+        """One that goes on from here without changing this one."""
+        other = _Admitter(self._snapshot, self._tracker.copy(), self._rules)
+        mine = self._result
+        other.result = other._result = Admission([*mine.admitted], {**mine.refused}, mine.first_blocked)
+        other._held, other._held_above = {**self._held}, self._held_above
+        other._first_blocked, other._extra = self._first_blocked, self._extra
+        other._shadow_at, other._shadow_known = self._shadow_at, self._shadow_known
+        return other
+
     def _reserve_nothing(self) -> None:
         self._first_blocked: JobView | None = None
         self._shadow_at, self._shadow_known = math.inf, False
         self._extra: list[float] = []
 
-    def run(self, tiers: Iterable[Tier]) -> Admission:
-        for tier in tiers:
-            self._held_above |= self._held
-            self._held.clear()
-            if self._rules.backfill:
-                self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
-            running, waiting = tier.running, tier.waiting
-            owed = self._owed(running, waiting) if self._guarantees else frozenset()
-            taken = tier.taken
-            if owed:
-                taken = None
-                for job in [job for job in running if job.id in owed]:
-                    self._consider(job, waits=False)
-                for job in self._fairly([job for job in waiting if job.id in owed]):
-                    self._consider(job, waits=True)
-                running = [job for job in running if job.id not in owed]
-                waiting = [job for job in waiting if job.id not in owed]
-            if self._tracker.take_all(self._taken(running) if taken is None else taken):
-                self._result.admitted.extend(running)
-            else:
-                for job in claims_of(running, self._tracker.free[0], self._rules.size, self._rules.eta):
-                    self._consider(job, waits=False)
-            for job in self._fairly(waiting):
+    def run(self, tier: Tier) -> set[str]:
+        """Admits jobs of the next tier; returns which running ones are evicted."""
+        self._held_above, self._held = self._held_above | self._held, {}
+        self._blockers.clear()
+        if self._rules.backfill:
+            self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
+        running, waiting = tier.running, tier.waiting
+        owed = self._owed(running, waiting) if self._guarantees else frozenset()
+        taken = tier.taken
+        if owed:
+            taken = None
+            for job in [job for job in running if job.id in owed]:
+                self._consider(job, waits=False)
+            for job in self._fairly([job for job in waiting if job.id in owed]):
                 self._consider(job, waits=True)
-            self._blockers.clear()
-        return self._result
+            running = [job for job in running if job.id not in owed]
+            waiting = [job for job in waiting if job.id not in owed]
+        if self._tracker.take_all(self._taken(running) if taken is None else taken):
+            self._result.admitted.extend(running)
+        else:
+            for job in self._claims(running):
+                self._consider(job, waits=False)
+        for job in self._fairly(waiting):
+            self._consider(job, waits=True)
+        return self._result.evicted
+
+    def _claims(self, running: Sequence[JobView]) -> Iterable[JobView]:
+        """Running jobs, those last that are to leave; nobody leaves for one that cannot stay anyway."""
+        size = self._rules.size
+        can = [job for job in running if self._tracker.possible(job, size(job)) is None]
+        can_not = [job for job in running if self._tracker.possible(job, size(job)) is not None]
+        return (*can_not, *claims_of(can, self._tracker.free[0], size, self._rules.eta))
 
     def _taken(self, jobs: Sequence[JobView]) -> dict[str, float]:
         """Slots that the minimums take, by team."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,17 @@ class CapacityTracker:
     def _pick(self, resources: Resources) -> tuple[float, ...]:
         vector = resources.vector()
         return tuple(vector[i] for i in self._dims)
+
+    def copy(self) -> CapacityTracker:
+        """One that counts on from here without changing this one."""
+        other = copy.copy(self)
+        other.free = list(self.free)
+        other._used = {team: list(amounts) for team, amounts in self._used.items()}
+        if self.pool is not None:
+            other.pool = self.pool.copy()
+            other._placed, other._shares = {**self._placed}, {**self._shares}
+            other._lived_on = list(self._lived_on)
+        return other
 
     def quota(self, team: str) -> Quota:
         """The team's quota, or the default one."""
