@@ -57,6 +57,15 @@ def test_speeds_tell_how_they_are_known() -> None:
     assert basis_of(job, 2) == "similar"
 
 
+def test_what_is_said_to_be_measured_was() -> None:
+    """The curve's numbers, drawn to what similar jobs showed, were called measured, and the end was told by them."""
+    own = {1: 40.0, 2: 41.0, 4: 42.0}
+    job = running("a", 4, throughput=own, prior_throughput={n: 50.0 * n for n in (1, 2, 4)}, remaining_records=4200.0)
+    found = {one.workers: one.records_per_second for one in speeds(job) if one.basis == "measured"}
+    assert found == own
+    assert eta(job, forecast(cluster(4, job), FAIR), 1000.0).ends_at == pytest.approx(1100.0)
+
+
 def test_a_long_curve_is_shown_at_few_counts() -> None:
     job = running("a", 777, max_workers=10_000, throughput={777: 5.0})
     shown = [one.workers for one in speeds(job)]

@@ -44,3 +44,32 @@ def test_sizes_that_are_slower_than_smaller_ones_are_skipped() -> None:
 def test_the_mean_of_jobs_at_different_levels_keeps_their_shape() -> None:
     mean = mean_curve([{1: 10.0, 2: 18.0}, {2: 36.0, 4: 60.0}])
     assert mean == {1: 10.0, 2: 18.0, 4: pytest.approx(30.0)}
+
+
+def test_what_a_job_measured_is_not_overruled_by_similar_jobs() -> None:
+    """A prior that promised nearly linear speed-up made 40, 41, 42, 42 records/s a 5.4-fold speed-up."""
+    own = {1: 40.0, 2: 41.0, 4: 42.0, 8: 42.0}
+    curve = fit(range(1, 17), own, {n: 10 * law(n, b=0.01) for n in (1, 2, 4, 8, 16)})
+    for n, rate in own.items():
+        assert curve.rate(n) == pytest.approx(rate, rel=0.05)
+    assert curve.rate(16) < 1.2 * curve.rate(8)
+
+
+def test_noisy_measurements_that_agree_with_similar_jobs_are_smoothed_by_them() -> None:
+    prior = {n: law(n) for n in (1, 2, 4, 8)}
+    noisy = {n: law(n) * (1.1 if n in (1, 4) else 0.9) for n in prior}
+    curve, alone = fit(range(1, 9), noisy, prior), fit(range(1, 9), noisy)
+    errors = [abs(curve.rate(n) / law(n) - 1) for n in prior]
+    assert max(errors) < 0.06 < max(abs(alone.rate(n) / law(n) - 1) for n in prior)
+
+
+def test_the_more_a_job_measured_the_less_its_kind_counts() -> None:
+    """As far as the measurements tell anything else."""
+    prior = {n: law(n, b=0.1) for n in (1, 2, 4, 8, 16)}
+
+    def error(counts: tuple[int, ...]) -> float:
+        return abs(fit(range(1, 17), {n: law(n, b=1.0) for n in counts}, prior).rate(16) / law(16, b=1.0) - 1)
+
+    errors = [error((1, 2, 4, 8)[:known]) for known in (1, 2, 3, 4)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.2 < errors[0]

@@ -137,8 +137,8 @@ def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> t
     """Decides who runs.
 
     Whoever is evicted joins the waiting jobs, which can change who goes first among them; so each tier is decided
-    again with the evicted ones waiting until it evicts nobody more, and only then the next. Carrying it out then leads
-    to the same decision.
+    again with the evicted ones waiting until it evicts nobody more, and only then the next. Carrying it out then
+    leads to the same decision.
 
     Returns:
         Who runs, and a tracker in which their minimums are booked.

@@ -16,7 +16,6 @@ from elasticdl_core.scheduling.plan import Allocation, Plan, ReasonCode
 from elasticdl_core.scheduling.policies.base import Policy
 from elasticdl_core.scheduling.policies.surplus import next_size
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
-from elasticdl_core.scheduling.throughput import fit
 
 Basis = Literal["measured", "similar", "estimated", "assumed"]
 """How a speed is known: from the job itself, from similar jobs, by the curve through these, or not at all."""
@@ -93,14 +92,15 @@ class Help:
 
 def speeds(job: JobView) -> list[Speed]:
     """The job's speed at each size that it may have, or at some of them if they are many."""
-    curve = fit(job.sizes, job.throughput, job.prior_throughput)
-    known = bool(job.throughput or job.prior_throughput)
-    smallest = curve.rate(job.smallest)
     points = []
     for workers in _shown(job):
-        rate = curve.rate(workers)
+        speed, smallest = job.speed(workers), job.speed(job.smallest)
+        if speed is None or smallest is None:  # Then the curve tells ratios alone.
+            rate, smallest = job.curve.rate(workers), job.curve.rate(job.smallest)
+        else:
+            rate = speed
         relative = rate / smallest if smallest > 0 else 1.0
-        points.append(Speed(workers, rate if known else None, relative, basis_of(job, workers)))
+        points.append(Speed(workers, speed, relative, basis_of(job, workers)))
     return points
 
 

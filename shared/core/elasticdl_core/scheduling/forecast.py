@@ -163,7 +163,7 @@ def _apply(
             continue
         remaining = job.remaining_records
         if workers and remaining is not None:
-            remaining += (_rate(job, workers) or 0.0) * job.rescale_cost_s
+            remaining += (job.speed(workers) or 0.0) * job.rescale_cost_s
         if workers and starts.get(job_id) is None:
             starts[job_id] = now
         jobs[job_id] = changed = job.advanced(
@@ -179,14 +179,8 @@ def _apply(
     return left
 
 
-def _rate(job: JobView, workers: int) -> float | None:
-    if not job.throughput and not job.prior_throughput:
-        return None
-    return job.curve.rate(workers)
-
-
 def _seconds_left(job: JobView) -> float | None:
-    rate = _rate(job, job.current_workers)
+    rate = job.speed(job.current_workers)
     if job.remaining_records is None or not rate:
         return None
     return job.remaining_records / rate

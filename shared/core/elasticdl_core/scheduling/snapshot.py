@@ -127,6 +127,12 @@ class JobView:
         """Its speed at each of its sizes, as far as that is known."""
         return fit(self.sizes, self.throughput, self.prior_throughput)
 
+    def speed(self, workers: int) -> float | None:
+        """Records/s at a size: as measured, else by the curve; None if nothing is known."""
+        if workers in self.throughput:
+            return self.throughput[workers]
+        return self.curve.rate(workers) if self.throughput or self.prior_throughput else None
+
     def advanced(self, **changes: Any) -> JobView:
         """The job a while later, by fields on which neither sizes nor speeds depend; cheap, as these are kept."""
         later = object.__new__(JobView)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,11 @@ from dataclasses import dataclass, field
 PRIOR_STRENGTH = 0.25
 """Weight of a prior relative to one measurement, in the fit of the slope ``b``."""
 
-PRIOR_TRUST = 0.8
-"""How far a measurement is drawn to what similar jobs showed at the same count: 0 not at all, 1 wholly."""
+MEASUREMENT_NOISE = 0.1
+"""Relative standard deviation of a measured speed: a mean over the last few windows, however long the job runs."""
+
+KIND_SPREAD = 0.05
+"""Relative standard deviation that the shapes of the curves of a kind's jobs have at least."""
 
 DIMINISHING = 0.02
 """Exponent of the worker count by which rates are discounted when they are weighed, so that jobs that speed up in
@@ -95,6 +99,7 @@ def fit(sizes: Sequence[int], measured: Mapping[int, float], prior: Mapping[int,
 
 
 Points = tuple[tuple[int, float], ...]
+_MOST_LOG = 690.0
 
 
 @functools.lru_cache(maxsize=65536)
@@ -106,7 +111,7 @@ def _fit(sizes: Sequence[int], measured: Points, prior: Points) -> Curve:
     else:
         anchors = prior or ((1, 1.0),)
     if measured and prior:
-        anchors = _merged(measured, prior)
+        anchors = _merged(measured, prior, slope)
     rates = [_through(anchors, slope, n) for n in sizes]
     base = _through(anchors, slope, 1)
     worths = tuple(rate * n**-DIMINISHING for n, rate in zip(sizes, rates, strict=True))
@@ -145,19 +150,30 @@ def _slope(points: Points, fallback: float, strength: float) -> float:
     return weight * fitted + (1 - weight) * fallback
 
 
-def _merged(measured: Points, prior: Points) -> Points:
-    """The measurements drawn towards the prior, and the prior at other counts; the prior scaled to the job's level.
+def _merged(measured: Points, prior: Points, slope: float) -> Points:
+    """What the measurements and the prior, scaled to the job's level, say together at each count of either.
 
-    One job's few measurements say at which level it runs; the shape is better known from many jobs.
+    Both are weighed by their precision (normal errors of the logarithms): that of a measurement is known, and how
+    far a job's curve lies from its kind's is estimated from its own measurements. So a few noisy ones that agree with
+    many similar jobs are smoothed by these, and those that contradict them count alone.
     """
-    ratios = {n: rate / _through(prior, LONE_SLOPE, n) for n, rate in measured}
-    scale = sum(ratios.values()) / len(ratios)
-    own = {n: rate ** (1 - PRIOR_TRUST) * (rate / ratios[n] * scale) ** PRIOR_TRUST for n, rate in measured}
-    for n, rate in prior:
-        if n not in own:
-            nearest = min(ratios, key=lambda count: (abs(count - n), count))
-            own[n] = rate * scale**PRIOR_TRUST * ratios[nearest] ** (1 - PRIOR_TRUST)
-    return tuple(sorted(own.items()))
+    errors = [_log(rate) - _log(_through(prior, LONE_SLOPE, n)) for n, rate in measured]
+    level = sum(errors) / len(errors)
+    spread = KIND_SPREAD**2
+    if len(errors) > 1:
+        seen = sum((error - level) ** 2 for error in errors) / (len(errors) - 1)
+        spread = max(spread, seen - MEASUREMENT_NOISE**2)
+    trust = MEASUREMENT_NOISE**2 / (MEASUREMENT_NOISE**2 + spread)
+    merged = []
+    for n in sorted({n for n, _ in measured + prior}):
+        own, kind = _log(_through(measured, slope, n)), _log(_through(prior, LONE_SLOPE, n)) + level
+        merged.append((n, math.exp(min((1 - trust) * own + trust * kind, _MOST_LOG))))
+    return tuple(merged)
+
+
+def _log(rate: float) -> float:
+    """The logarithm, also of what no job has: a speed is its owner's to choose."""
+    return math.log(max(rate, math.exp(-_MOST_LOG)))
 
 
 def _through(anchors: Points, slope: float, workers: int) -> float:

@@ -390,10 +390,12 @@ def _response_ratio(candidate: Candidate, now: float) -> tuple[float, float, str
 
 def _eta(candidate: Candidate, workers: int) -> float:
     """Seconds to the end; unknown unless both speed and remaining work are."""
-    if candidate.job.remaining_records is None or not candidate.curve.measured_up_to:
-        return float("inf")
-    rate = candidate.curve.rate(workers)
-    return candidate.job.remaining_records / rate if rate > 0 else float("inf")
+    rate = candidate.job.speed(workers)
+    return (
+        float("inf")
+        if candidate.job.remaining_records is None or not rate
+        else candidate.job.remaining_records / rate
+    )
 
 
 def _held_by(job: JobView, workers: int, tracker: CapacityTracker) -> tuple[bool, tuple[str, tuple[str, ...]] | None]:
