@@ -85,6 +85,7 @@ class SchedulerStore:
         self._leadership = leadership
         self._quotas = quotas
         self._priors: dict[str, dict[int, float]] = {}
+        self._kinds: set[str] = set()
         self._priors_until = 0.0
         self._written: dict[str, str] = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
@@ -98,9 +99,10 @@ class SchedulerStore:
         async with self._database.snapshot() as connection:
             now = await snapshots.read_now(connection)
             rows = await snapshots.read_jobs(connection)
-            if now >= self._priors_until:
-                past = await snapshots.read_past_speeds(connection)
-                self._priors, self._priors_until = scheduling.mean_speeds(past), now + 60.0
+            kinds = {row["kind"] for row in rows}
+            if now >= self._priors_until or not kinds <= self._kinds:
+                past = await snapshots.read_past_speeds(connection, kinds)
+                self._priors, self._kinds, self._priors_until = scheduling.mean_speeds(past), kinds, now + 60.0
         refused: dict[str, Exception] = {}
         snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas, refused.__setitem__)
         self._note(refused, rows)

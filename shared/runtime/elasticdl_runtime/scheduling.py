@@ -6,6 +6,8 @@ mean is here. The queries are in ``elasticdl_runtime.database.snapshots``.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +16,7 @@ from typing import Any
 
 from elasticdl_core.devices import WHOLE, Place, parse_request
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.job.fields import default_of
 from elasticdl_core.job.life import Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
@@ -24,17 +27,42 @@ DEFAULT_RESCALE_COST_S = 15.0
 """Assumed until a job has measured its own."""
 
 KIND_FIELDS = ("model_def", "minibatch_size", "num_ps", "use_async")
-"""Fields of a specification that make its jobs be of one kind."""
+"""Fields of a specification that a kind shows; all others that can matter to its speed are in a digest."""
+
+NOT_OF_KIND = frozenset(
+    {
+        *("name", "labels", "priority", "min_workers", "max_workers", "num_epochs", "max_steps", "seed"),
+        *("optimizer_params", "progress_timeout_s", "log_loss_steps", "on_nan"),
+        *("checkpoint_dir", "checkpoint_dir_for_init", "keep_checkpoint_max"),
+        *("output", "output_format", "export_formats"),
+    }
+)
+"""Fields that say how much, how often, how important or where to, and nothing of how fast."""
 
 Speeds = Mapping[str, Mapping[int, float]]
 """Records/s by worker count, by kind of job."""
 
 
 def kind_of(namespace: str, spec: Mapping[str, Any]) -> str:
-    """The kind of a job: jobs of one kind are taken to have speed-up curves of the same shape."""
+    """The kind of a job: jobs of one kind are taken to have speed-up curves of the same shape.
+
+    They have the same code, parameters, data, strategy and resources. A field at its default is as none, so that
+    kinds outlive releases that add fields.
+    """
+    rest = {name: value for name, value in spec.items() if name not in NOT_OF_KIND and value != _default_of(name)}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return kinds_alike(namespace, spec) + digest
+
+
+def kinds_alike(namespace: str, spec: Mapping[str, Any]) -> str:
+    """The beginning that the kinds of a model have in common, where no more than these fields is known of a job."""
     fields = (spec.get(name) for name in KIND_FIELDS)
     shown = ("true" if f is True else "false" if f is False else "" if f is None else str(f) for f in fields)
-    return "/".join((namespace, *shown))
+    return "/".join((namespace, *shown, ""))
+
+
+def _default_of(name: str) -> Any:
+    return None if name == "model_def" else default_of(name)
 
 
 def rates(value: Any) -> dict[int, float]:

@@ -168,10 +168,10 @@ async def test_measured_speeds_and_priors_reach_the_policy(world: Any) -> None:
         "throughput": {"1": 10.0, "2": 18.0, "x": 3, "4": -1},
         "rescale_cost_s": 7.5,
     }
-    await world.submit("past")
+    await world.submit("past", kind="k")
     await world.change("past", JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED)
     await world.sql.execute("UPDATE jobs SET status = $1", json.dumps(status))
-    await world.submit("new", status=json.dumps(status))
+    await world.submit("new", status=json.dumps(status), kind="k")
     _, _, store = world.scheduler(quotas={"ads": Quota(limit=Resources(slots=2.0))})
     snapshot = (await store.read(await world.slots.capacity())).snapshot
     (job,) = snapshot.jobs
@@ -180,6 +180,33 @@ async def test_measured_speeds_and_priors_reach_the_policy(world: Any) -> None:
     assert job.remaining_records == 750.0
     assert job.rescale_cost_s == 7.5
     assert snapshot.quotas["ads"].limit == Resources(slots=2.0)
+
+
+async def test_many_jobs_of_one_kind_take_no_other_kinds_speeds_away(world: Any) -> None:
+    """The last 500 of all kinds were read: an array of small jobs made all others unknown."""
+    insert = """
+        INSERT INTO jobs (id, name, type, spec, state, kind, finished_at, status)
+        SELECT $1::text || n, 'job', 'training', '{}', 'SUCCEEDED', $1, now() - $2::int * interval '1 hour',
+               jsonb_build_object('throughput', jsonb_build_object('1', $3::float))
+        FROM generate_series(1, $4::int) AS n
+    """
+    await world.sql.execute("SET session_replication_role = replica")  # no triggers: these jobs are over
+    await world.sql.execute(insert, "rare", 20, 5.0, 1)
+    await world.sql.execute(insert, "array", 1, 900.0, 600)
+    await world.sql.execute("SET session_replication_role = origin")
+    await world.submit("waits", kind="rare")
+    _, _, store = world.scheduler()
+
+    async def priors() -> dict[str, dict[int, float]]:
+        snapshot = (await store.read(await world.slots.capacity())).snapshot
+        return {job.id: dict(job.prior_throughput) for job in snapshot.jobs}
+
+    assert await priors() == {"waits": {1: 5.0}}
+    await world.submit("next", kind="array")
+    await world.submit("of-before")
+    assert await priors() == {"waits": {1: 5.0}, "next": {1: 900.0}, "of-before": {}}, (
+        "a new kind is looked up at once"
+    )
 
 
 async def test_only_one_leads_and_the_next_has_a_higher_epoch(world: Any) -> None:

@@ -17,7 +17,7 @@ from elasticdl_core.job.fields import default_of
 from elasticdl_core.scheduling import JobView, Resources
 from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
-from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kind_of, worker_resources
+from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kinds_alike, worker_resources
 
 HYPOTHETICAL = "what-if:"
 """Before the names of jobs that do not exist, so that they are no job's id."""
@@ -87,7 +87,7 @@ def _check_bounds(question: s.WhatIf, view: ClusterView) -> None:
 
 def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home: str) -> JobView:
     like = view.snapshot.by_id[asked.like] if asked.like is not None else None
-    kind = _kind(asked, home)
+    kind = _kind(asked, home, view)
     prior: Mapping[int, float] = view.priors.get(kind, {})
     remaining = asked.records
     if like is not None:
@@ -123,15 +123,17 @@ def _worker(asked: s.HypotheticalJob, number: int) -> Resources:
     return worker_resources(asked.worker_resource_request)
 
 
-def _kind(asked: s.HypotheticalJob, home: str) -> str:
-    """The kind of the job, with what a submission would get where the question leaves something out.
+def _kind(asked: s.HypotheticalJob, home: str, view: ClusterView) -> str:
+    """The kind of the model's last job, with what a submission would get where the question leaves something out.
 
     A job without a model is of no kind: nothing is known of it.
     """
     if asked.model_def is None:
         return ""
     given = {name: getattr(asked, name) for name in KIND_FIELDS}
-    return kind_of(home, {name: default_of(name) if value is None else value for name, value in given.items()})
+    known = {name: default_of(name) if value is None else value for name, value in given.items()}
+    alike = kinds_alike(home, known)
+    return next((kind for kind in view.priors if kind.startswith(alike)), alike)
 
 
 def _slots(question: s.WhatIf, view: ClusterView) -> int | None:

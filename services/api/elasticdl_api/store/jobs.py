@@ -29,7 +29,7 @@ from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import add_event, event_row, transition
-from elasticdl_runtime.scheduling import most_computing
+from elasticdl_runtime.scheduling import kind_of, most_computing
 
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
@@ -261,6 +261,7 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
 
 
 async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec) -> JobRecord:
+    given = spec.to_mapping()
     job_id = f"{spec.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
     query = (
         insert(t.jobs)
@@ -271,7 +272,8 @@ async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec
             restricted=user.restricted,
             name=spec.name,
             type=str(spec.type),
-            spec=spec.to_mapping(),
+            spec=given,
+            kind=kind_of(user.home, given),
             reason="submitted; waiting for the scheduler",
             priority=spec.priority,
             min_workers=spec.min_workers,

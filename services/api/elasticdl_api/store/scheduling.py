@@ -27,7 +27,8 @@ class Seen:
     Attributes:
         now: seconds since the epoch, by Postgres' clock.
         rows: the jobs that are not over, as rows of ``snapshots.read_jobs``.
-        past: speeds of jobs that succeeded, as rows of ``snapshots.read_past_speeds``.
+        past: speeds of jobs that succeeded, of the kinds that there are, as rows of ``snapshots.read_past_speeds``.
+        latest: the same of any kind, as rows of ``snapshots.read_latest_speeds``.
         last: the record of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
         decision: number, time, epoch and input hash of the last decision; None if there was none.
     """
@@ -35,6 +36,7 @@ class Seen:
     now: float
     rows: Sequence[Mapping[str, Any]]
     past: Sequence[Mapping[str, Any]]
+    latest: Sequence[Mapping[str, Any]]
     last: Mapping[str, Any] | None
     decision: Mapping[str, Any] | None
 
@@ -71,10 +73,12 @@ class SchedulingStore:
     async def read(self) -> Seen:
         """Reads everything that a policy decides on, in one read-only transaction."""
         async with self._database.snapshot() as connection:
+            rows = await snapshots.read_jobs(connection)
             return Seen(
                 await snapshots.read_now(connection),
-                await snapshots.read_jobs(connection),
-                await snapshots.read_past_speeds(connection),
+                rows,
+                await snapshots.read_past_speeds(connection, {row["kind"] for row in rows}),
+                await snapshots.read_latest_speeds(connection),
                 await _last_pass(connection),
                 await _last_decision(connection),
             )

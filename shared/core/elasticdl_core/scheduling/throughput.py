@@ -151,7 +151,7 @@ def _slope(points: Points, fallback: float, strength: float) -> float:
 
 
 def _merged(measured: Points, prior: Points, slope: float) -> Points:
-    """What the measurements and the prior, scaled to the job's level, say together at each count of either.
+    """Weighs the measurements against the prior, scaled to the job's level, at each count of either.
 
     Both are weighed by their precision (normal errors of the logarithms): that of a measurement is known, and how
     far a job's curve lies from its kind's is estimated from its own measurements. So a few noisy ones that agree with

@@ -6,19 +6,21 @@ queries are here. Run them in one ``Database.snapshot``, so that they show one i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, case, cast, extract, func, literal, select
+from sqlalchemy import ARRAY, ColumnElement, Double, Text, bindparam, case, cast, extract, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import ADMITTED_STATES, LIVE_STATES, SUCCEEDED_STATES
 from elasticdl_core.scheduling import ReasonCode
 from elasticdl_runtime.database import tables as t
-from elasticdl_runtime.scheduling import KIND_FIELDS
 
-PAST_JOBS = 500
-"""Ended jobs whose speeds serve as priors."""
+PAST_JOBS = 20
+"""Ended jobs of a kind whose speeds serve as priors."""
+
+LATEST_JOBS = 500
+"""Ended jobs of any kind that what-if questions about a model may be answered by."""
 
 
 async def read_now(connection: AsyncConnection) -> float:
@@ -31,21 +33,19 @@ async def read_jobs(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
     return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
 
 
-async def read_past_speeds(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
-    """Kind and measured speeds of the jobs that succeeded last."""
-    return [dict(row) for row in (await connection.execute(_PAST)).mappings()]
+async def read_past_speeds(connection: AsyncConnection, kinds: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    """Kind and measured speeds of the jobs of each of these kinds that succeeded last."""
+    found = await connection.execute(_PAST, {"kinds": sorted(set(kinds) - {""})})
+    return [dict(row) for row in found.mappings()]
+
+
+async def read_latest_speeds(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
+    """Kind and measured speeds of the jobs of any kind that succeeded last, the last one first."""
+    return [dict(row) for row in (await connection.execute(_LATEST)).mappings()]
 
 
 def _seconds(moment: ColumnElement[Any]) -> ColumnElement[float]:
     return cast(extract("epoch", moment), Double)
-
-
-def _kind() -> ColumnElement[str]:
-    """The same as ``scheduling.kind_of``."""
-    kind: ColumnElement[str] = t.jobs.c.namespace
-    for name in KIND_FIELDS:
-        kind = kind + literal("/") + func.coalesce(t.jobs.c.spec[name].astext, "")
-    return kind.label("kind")
 
 
 def _jobs_query() -> Any:
@@ -68,7 +68,7 @@ def _jobs_query() -> Any:
     return (
         select(
             *(j[name] for name in names),
-            _kind(),
+            j.kind,
             j.spec["worker_resource_request"].astext.label("worker_resource_request"),
             j.spec["microbatches"].astext.label("microbatches"),
             _seconds(j.created_at).label("submitted_at"),
@@ -82,9 +82,18 @@ def _jobs_query() -> Any:
 
 
 _JOBS = _jobs_query()
-_PAST = (
-    select(_kind(), t.jobs.c.status["throughput"].label("throughput"))
-    .where(t.in_states(SUCCEEDED_STATES), t.jobs.c.status.has_key("throughput"))
+_SPEEDS = (
+    select(t.jobs.c.kind, t.jobs.c.status["throughput"].label("throughput"))
+    .where(t.in_states(SUCCEEDED_STATES), t.jobs.c.status.has_key("throughput"), t.jobs.c.finished_at.is_not(None))
     .order_by(t.jobs.c.finished_at.desc())
-    .limit(PAST_JOBS)
 )
+_LATEST = _SPEEDS.where(t.jobs.c.kind != "").limit(LATEST_JOBS)
+
+
+def _past_query() -> Any:
+    asked = func.unnest(cast(bindparam("kinds"), ARRAY(Text))).table_valued("kind", name="asked").render_derived()
+    past = _SPEEDS.where(t.jobs.c.kind == asked.c.kind).limit(PAST_JOBS).lateral("past")
+    return select(past).select_from(asked.join(past, true()))
+
+
+_PAST = _past_query()
