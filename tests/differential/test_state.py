@@ -157,3 +157,97 @@ def test_a_loss_with_a_denominator_of_its_own_is_that_of_the_minibatch_or_refuse
             assert "it is no mean over records" in outcome.error[0], outcome.error
         else:
             assert differences(row, bench.local(row), outcome, records=False) == []
+
+
+COUNTS = {
+    "updates": ("+= 1", "+= 1", "int64"),
+    "records": ("+= len(x)", "+= tf.shape(x, tf.int64)[0]", "int64"),
+    "sums": ("+= x.detach().sum(0)", "+= tf.reduce_sum(x, 0)", "float32"),
+    "steps": ("+= 1.0", "+= 1.0", "float32"),
+    "latest": (".copy_(x[-1])", "= x[-1]", "float32"),
+}
+"""Buffers of a model that counts, by what it does to them in each framework."""
+
+
+def counting(framework: str, counts: dict[str, tuple[str, str, str]]) -> Row:
+    """A model that counts in each training step."""
+    wide = {name: 4 if name in ("sums", "latest", "decaying") else 1 for name in counts}
+    if framework == KERAS:
+        made = [
+            f"self.{name} = self.add_weight(name={name!r}, shape=({wide[name]},), dtype={kind!r}, "
+            'initializer="zeros", trainable=False)'
+            for name, (_, _, kind) in counts.items()
+        ]
+        done = []
+        for name, (_, does, _) in counts.items():
+            value = does.removeprefix("+= ").removeprefix("= ")
+            like = f"tf.broadcast_to({value}, ({wide[name]},))"
+            done.append(f"self.{name}.{'assign_add' if does.startswith('+=') else 'assign'}({like})")
+        source = module(
+            f"""
+class Counting(layers.Layer):
+    def build(self, shape):
+        {"; ".join(made)}
+
+    def call(self, x, training=None):
+        if training:
+            {"; ".join(done)}
+        return x
+
+def forward():
+    x = keras.Input((4,), name="x")
+    return keras.Model(x, layers.Dense(1)(Counting(name="counting")(x)))
+""",
+            "def optimizer():\n    return keras.optimizers.SGD(0.05)",
+        )
+        return Row("counts_keras", source, "groups", tolerance=1e-5)
+    made = [
+        f"self.register_buffer({name!r}, torch.zeros({wide[name]}, dtype=torch.{kind}))"
+        for name, (_, _, kind) in counts.items()
+    ]
+    done = [f"self.{name}{does}" for name, (does, _, _) in counts.items()]
+    source = module_of(
+        f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(4, 1)
+                {"; ".join(made)}
+
+            def forward(self, x):
+                if self.training:
+                    {"; ".join(done)}
+                return self.out(x).flatten(0)
+
+        forward = Net
+
+        def optimizer():
+            return functools.partial(torch.optim.SGD, lr=0.05)
+        """
+    )
+    return Row("counts_torch", source, "groups", {"export_formats": "safetensors"}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_counts_and_sums_are_those_of_whole_minibatches(bench: Bench, framework: str) -> None:
+    """Integers counted the parts of updates, and a sum over records moved by the mean of its parts' sums."""
+    row = counting(framework, COUNTS)
+    local = bench.local(row)
+    assert local.error == ("", "")
+    for way, outcome in (("servers", bench.cluster(row, workers=1)), ("a group", bench.group(row))):
+        assert differences(row, local, outcome, records=False) == [], way
+
+
+@pytest.mark.parametrize("framework", [KERAS, TORCH])
+def test_what_no_rule_makes_of_parts_is_refused_by_name(bench: Bench, framework: str) -> None:
+    """Of two microbatches a sum that decays was half as large."""
+    decaying = (
+        " = 0.9 * self.decaying + x.detach().sum(0)",
+        "= 0.9 * self.decaying + tf.reduce_sum(x, 0)",
+        "float32",
+    )
+    row = counting(framework, {"decaying": decaying})
+    assert bench.local(row).error == ("", "")
+    error = bench.group(row).error
+    assert "decaying is neither a statistic nor a sum" in error[0]
+    assert error[1].startswith("give --microbatches 1, or say it in its layer")

@@ -18,6 +18,8 @@ class Merge(enum.StrEnum):
 
     AVERAGE = "average"
     """A running statistic, of which a known share is kept in each update."""
+    ONCE = "once"
+    """A count of updates: the parts of one count once, and the changes of workers with servers are added."""
     SUM = "sum"
     """A counter: all changes are added."""
     MEAN = "mean"
@@ -35,10 +37,10 @@ class Merge(enum.StrEnum):
     @property
     def keep(self) -> float:
         """The word for parameter servers: the share of the old value, infinite for the larger or smaller value."""
-        return {Merge.SUM: 1.0, Merge.MAX: math.inf, Merge.MIN: -math.inf}.get(self, 0.0)
+        return {Merge.ONCE: 1.0, Merge.SUM: 1.0, Merge.MAX: math.inf, Merge.MIN: -math.inf}.get(self, 0.0)
 
 
-_WORDS = tuple(str(one) for one in Merge if one is not Merge.AVERAGE)
+_WORDS = tuple(str(one) for one in Merge if one not in (Merge.AVERAGE, Merge.ONCE))
 
 
 def declared_merges(holder: Any, shown: str) -> dict[str, Merge]:
@@ -77,4 +79,15 @@ def infinite_state(name: str) -> UserCodeError:
         f"the state {name} begins with infinite numbers and changes while the model trains, and nothing says how the "
         "changes of several parts of an update become one",
         fix=f'say it in its layer: {DECLARED_BY} = {{"{key}": "max"}}, or min, last; or begin with finite numbers',
+    )
+
+
+def nothing_merges(name: str) -> UserCodeError:
+    """The error for state that no rule makes of the parts of an update."""
+    key = name.rpartition(".")[2].rpartition("/")[2]
+    return UserCodeError(
+        f"the state {name} is neither a statistic nor a sum of a minibatch's records, as the first ones show, and "
+        "nothing says how the changes of several parts of an update become one",
+        fix=f'give --microbatches 1, or say it in its layer: {DECLARED_BY} = {{"{key}": "last"}}, or sum, mean, max, '
+        "min",
     )

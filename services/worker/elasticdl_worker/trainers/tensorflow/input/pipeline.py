@@ -131,6 +131,17 @@ class InputPipeline:
         self._draws: bool | None = None
         self.features_spec, self.labels_spec = self._split(self._dataset.element_spec)
 
+    def sample(self) -> Nested:
+        """The features of a few records, to run the model on.
+
+        Raises:
+            DataError: they cannot be read.
+            UserCodeError: ``feed`` raised, or gave nothing.
+        """
+        shard = next(iter(self._reader.create_shards()))
+        few = Shard(shard.name, shard.start, min(shard.end, shard.start + _COMPARED_RECORDS))
+        return next(iter(self.seeded_minibatches(few, None, 0))).features
+
     def minibatches(self, shard: Shard, reading: Reading | None = None) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard; one shard at a time.
 

@@ -58,6 +58,7 @@ class ModelState:
     Attributes:
         variables: the ``tf.Variable`` of each, by name.
         rules: how changes of each are merged.
+        unmerged: names of those that no rule makes of several parts of an update.
 
     Raises:
         UserCodeError: a variable is of a type that cannot be shared, or a layer says what is no rule.
@@ -65,8 +66,10 @@ class ModelState:
 
     def __init__(self, keras_model: KerasModel, variables: Mapping[str, KerasVariable]) -> None:
         self._averages = _moving_averages(keras_model)
+        self._aggregated: set[str] = set()
         self.variables = {name: raw_variable(variable) for name, variable in variables.items()}
         self.rules = {name: self._rule(name, variable) for name, variable in variables.items()}
+        self.unmerged: set[str] = set()
         self._declare(keras_model)
 
     def _declare(self, keras_model: KerasModel) -> None:
@@ -83,13 +86,20 @@ class ModelState:
                 self._declared.add(name)
 
     @property
-    def unknown(self) -> list[str]:
-        """Floats of which nothing is known but that no optimizer changes them; frozen weights are none of them."""
+    def untold(self) -> list[str]:
+        """Numbers of which no layer says how they are merged; frozen weights are none of them."""
         return [
             name
             for name, variable in self.variables.items()
-            if self.rules[name] is Merge.MEAN and name not in self._declared
-            if variable.dtype.is_floating and not variable.trainable
+            if self.rules[name] in (Merge.MEAN, Merge.SUM) and name not in self._declared
+            if variable.dtype != tf.bool and not variable.trainable and name not in self._aggregated
+        ]
+
+    @property
+    def unknown(self) -> list[str]:
+        """Floats of which nothing is known but that no optimizer changes them; frozen weights are none of them."""
+        return [
+            name for name in self.untold if self.rules[name] is Merge.MEAN and self.variables[name].dtype.is_floating
         ]
 
     def learn(self, graph: Graph) -> None:
@@ -167,8 +177,10 @@ class ModelState:
         if id(raw) in self._averages:
             return Merge.AVERAGE
         if aggregation == "sum" and raw.dtype != tf.bool:
+            self._aggregated.add(name)
             return Merge.SUM
         if aggregation.startswith("only_first"):
+            self._aggregated.add(name)
             return Merge.MEAN
         return Merge.SUM if raw.dtype.is_integer else Merge.MEAN
 

@@ -49,6 +49,7 @@ from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
+from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
@@ -110,6 +111,7 @@ class KerasReplica:
                 eager=spec.eager,
                 keeps_predictions=metrics is not None,
                 microbatches=spec.microbatches_per_step,
+                learn=partial(learn_rules, model, programs, self._source),
             )
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)

@@ -7,7 +7,8 @@ sums of float32, so that members can add them like gradients, and the outcome do
   bits in halves of 16, at a place of its own, where others add zeros, so that infinite ones come out as they went in;
 - a float (a moving average) moves by the mean of the changes, weighed by rows;
 - a counter (an integer, or a float whose ``aggregation`` is ``sum``) moves by the sum of the changes;
-- a flag, or an integer that is no counter, takes the mean of the values that microbatches gave it, rounded.
+- a flag, or an integer that is no such counter, takes the mean of the values that microbatches gave it, rounded:
+  all give a count of updates the same.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from elasticdl_worker.trainers.integer_sums import LIMBS, join, mean, split
-from elasticdl_worker.trainers.state_merging import Merge, infinite_state
+from elasticdl_worker.trainers.state_merging import Merge, infinite_state, nothing_merges
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.state import ModelState
 from elasticdl_worker.trainers.tensorflow.types import Tensor, Variable
@@ -35,7 +36,7 @@ class StateChanges:
         length: of the flat array.
 
     Raises:
-        UserCodeError: a variable that moves by differences has infinite numbers.
+        UserCodeError: a variable that moves by differences has infinite numbers, or there is no rule for one.
     """
 
     def __init__(self, state: ModelState, names: Sequence[str], microbatches: int) -> None:
@@ -50,6 +51,8 @@ class StateChanges:
                 and bool(tf.reduce_any(tf.math.is_inf(variable)))
             ):
                 raise infinite_state(name)
+            if name in state.unmerged and microbatches > 1:
+                raise nothing_merges(name)
         self._lengths = {name: self._length(name) for name in names}
         self.length = sum(self._lengths.values())
 

@@ -64,6 +64,7 @@ class GroupSteps:
         eager: run without compilation.
         keeps_predictions: whether ``compute`` gives predictions.
         microbatches: of an update.
+        learn: finds how state is merged of which no layer says it, by names; is given the generators' seeds, too.
 
     Attributes:
         lengths: of each array of a contribution.
@@ -85,7 +86,9 @@ class GroupSteps:
         eager: bool,
         keeps_predictions: bool,
         microbatches: int,
+        learn: Callable[[Sequence[str], Sequence[Variable]], None],
     ) -> None:
+        self._learn = learn
         self._model = model
         self._programs = programs
         self._optimizer = optimizer
@@ -130,6 +133,9 @@ class GroupSteps:
         self.generators = find_generators(self._model, watched)
         self.buckets = GradientBuckets({name: self._model.trainable[name] for name in used})
         self._used = used
+        untold = [name for name in self._model.merging.untold if name in changed]
+        if untold and self._microbatches > 1:
+            self._learn(untold, self.generators)
         self._state = StateChanges(self._model.merging, changed, self._microbatches)
         self._kept = self._state.read()
         self.is_pure = not self.generators and not changed

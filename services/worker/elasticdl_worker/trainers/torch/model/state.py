@@ -5,7 +5,8 @@ that the changes of workers come one after the other:
 
 - what a module says by ``state_merging`` is done; a running maximum or minimum is found by trial (``state_rules``);
 - running statistics of a normalisation layer keep ``1 - momentum`` to the power of their updates;
-- an integer is a counter and keeps all: the changes of all workers are added;
+- an integer is a counter and keeps all: the changes of all workers are added (of the parts of an update those of one,
+  where it counts updates);
 - what else there is keeps nothing: the last worker's value counts.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import StateChange
@@ -51,6 +53,7 @@ class TorchModelState:
         device: where they are.
         rules: how changes of each are merged.
         declared: names of those whose module says it.
+        unmerged: names of those that no rule makes of several parts of an update.
 
     Raises:
         UserCodeError: one is of a type that cannot be shared, or a module says what is no rule.
@@ -63,6 +66,8 @@ class TorchModelState:
         self._averages = dict(_running_statistics(model))
         self.rules = {name: _rule(tensor) for name, tensor in tensors.items()}
         self.rules |= {name: Merge.AVERAGE for name in self._averages if name in tensors}
+        self.rules |= {name: Merge.ONCE for name in _counts_of_updates(model) if name in tensors}
+        self.unmerged: set[str] = set()
         declared = _declared(model, tensors)
         self.declared = frozenset(declared)
         self.rules |= declared
@@ -134,7 +139,7 @@ class TorchModelState:
             updates = int(tensors[counter]) - int(before[counter]) if counter in before else 1
             keep = (1.0 - momentum) ** updates
             return StateChange(keep, _array(new.double() - keep * old.double(), new.dtype))
-        return StateChange(rule.keep, _array(new - old if rule is Merge.SUM else new, new.dtype))
+        return StateChange(rule.keep, _array(new - old if rule.keep == 1.0 else new, new.dtype))
 
 
 def _rule(tensor: torch.Tensor) -> Merge:
@@ -180,6 +185,17 @@ def _running_statistics(model: nn.Module) -> dict[str, tuple[float, str]]:
         for name in _RUNNING:
             found[prefix + name] = float(momentum), prefix + _COUNTER
     return found
+
+
+def _counts_of_updates(model: nn.Module) -> set[str]:
+    """Names of the buffers in which layers of PyTorch's own count their training steps."""
+    kinds = ((nn.modules.batchnorm._NormBase, _COUNTER), (AveragedModel, "n_averaged"))
+    return {
+        f"{home}.{key}" if home else key
+        for home, layer in model.named_modules()
+        for kind, key in kinds
+        if isinstance(layer, kind)
+    }
 
 
 def _array(values: torch.Tensor, dtype: torch.dtype) -> Array:

@@ -1,16 +1,20 @@
-"""Finds by trial which tensors of the state change in training, and which are running maxima or minima."""
+"""Finds by trial which tensors of the state change in training, and how they are merged where no module says it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from elasticdl.torch.lookup import finding_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.state_merging import Merge
-from elasticdl_worker.trainers.torch.device import place
+from elasticdl_worker.trainers.state_trials import learn_by_trial
+from elasticdl_worker.trainers.torch.device import host_array, place
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.repeated_memory import saved_buffers
@@ -43,68 +47,56 @@ def changing_state(model: BuiltModel, sample: Tensors) -> set[str]:
 
 
 def learn_rules(model: BuiltModel, sample: Tensors) -> None:
-    """Finds running maxima and minima among the floats of which no module says how they are merged.
-
-    Strictly: two halves of the records in either order give the largest of what each of them gives alone, and a half
-    that comes a second time changes nothing. What cannot be tried stays as it is.
-    """
+    """Finds by trial how state is merged of which no module says it; what cannot be tried stays as it is."""
     merging = model.merging
-    floats = {
+    held = {name for name, _ in model.net.named_parameters()}
+    names = {
         name
         for name, tensor in merging.tensors.items()
-        if merging.rules[name] is Merge.MEAN and name not in merging.declared and tensor.dtype.is_floating_point
+        if merging.rules[name] in (Merge.MEAN, Merge.SUM) and tensor.dtype is not torch.bool
     }
-    held = {name for name, _ in model.net.named_parameters()}
-    if sample is None or not floats - held:
+    names -= merging.declared | held
+    if sample is None or not names:
         return
     with generators_kept(model.net, model.roots, model.device):
         try:
-            _learn(model, _placed(model, sample), floats - held)
+            rules, merging.unmerged = _learn(model, _placed(model, sample), names)
         except Exception:  # a model that half of the records do not suit, or one that cannot be copied
             return
+    merging.rules |= rules
 
 
-def _learn(model: BuiltModel, sample: Tensors, names: set[str]) -> None:
+def _learn(model: BuiltModel, sample: Tensors, names: set[str]) -> tuple[dict[str, Merge], set[str]]:
     sizes = {len(leaf) for leaf in leaves(sample)}
     records = sizes.pop()
-    if sizes or records < 2:
-        return
-    first = map_tensors(lambda tensor: tensor[: records // 2], sample)
-    second = map_tensors(lambda tensor: tensor[records // 2 :], sample)
+    if sizes:
+        return {}, set()
 
-    def after(*parts: Tensors) -> _State:
+    def after(*parts: Tensors, seed: int = 0) -> dict[str, NDArray[Any]]:
         trial = trial_of(model.net)
         assert trial is not None
-        _run(model, trial, parts)
-        return _tensors(trial, names)
+        _run(model, trial, parts, seed)
+        return {name: host_array(tensor.detach()).copy() for name, tensor in _tensors(trial, names).items()}
 
-    old = {name: tensor.detach().clone() for name, tensor in model.merging.tensors.items() if name in names}
-    one = after(first)
-    moved = {name for name in names if not torch.equal(one[name], old[name])}
-    if not moved:
-        one_b = after(second)
-        moved = {name for name in names if not torch.equal(one_b[name], old[name])}
-    if not moved:
-        return
-    other, both, turned, twice = after(second), after(first, second), after(second, first), after(first, first)
-    for name in moved:
-        for rule, larger in ((Merge.MAX, torch.maximum), (Merge.MIN, torch.minimum)):
-            wanted = larger(one[name], other[name])
-            grows = torch.equal(larger(old[name], one[name]), one[name])
-            alike = torch.equal(both[name], wanted) and torch.equal(turned[name], wanted)
-            if grows and alike and torch.equal(twice[name], one[name]):
-                model.merging.rules[name] = rule
-                break
+    def cut(start: int, end: int) -> Tensors:
+        return map_tensors(lambda tensor: tensor[start:end], sample)
+
+    def repeat(times: int) -> Tensors:
+        return map_tensors(lambda tensor: torch.cat([tensor] * times), sample)
+
+    whole, again = after(sample), after(sample, seed=1)
+    draws = any(not np.array_equal(whole[name], again[name]) for name in names)
+    return learn_by_trial(after, cut, repeat, records, draws=draws)
 
 
 def _placed(model: BuiltModel, sample: Tensors) -> Tensors:
     return place(sample, model.device)
 
 
-def _run(model: BuiltModel, trial: nn.Module, parts: Sequence[Tensors]) -> None:
+def _run(model: BuiltModel, trial: nn.Module, parts: Sequence[Tensors], seed: int = 0) -> None:
     trial.train()
     for part in parts:
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         with torch.no_grad(), finding_rows(TorchCollectScope() if model.tables else None):
             TorchModelCall(trial)(part)
 

@@ -4,9 +4,10 @@ Each microbatch begins with the state from before the step, and contributes how 
 sums of float32, so that members can add them like gradients, and the outcome does not depend on who computed what:
 
 - what is said or found to be a largest, smallest or last value is that of all microbatches (``selected``);
-- what is said to be a sum moves by the sum of the changes;
+- what is known or found to count updates moves by the mean of the changes, which are all the same;
+- what is said or found to be a sum moves by the sum of the changes;
 - a float (a running statistic) moves by the mean of the changes, weighed by rows;
-- an integer is a counter and moves by the sum of the changes;
+- another integer is a counter and moves by the sum of the changes;
 - a flag takes the mean of the values that microbatches gave it, rounded.
 """
 
@@ -18,7 +19,7 @@ import torch
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.integer_sums import LIMBS, join, split
-from elasticdl_worker.trainers.state_merging import Merge, infinite_state
+from elasticdl_worker.trainers.state_merging import Merge, infinite_state, nothing_merges
 from elasticdl_worker.trainers.torch.device import HOST
 from elasticdl_worker.trainers.torch.model.state import TorchModelState
 from elasticdl_worker.trainers.torch.replica.selected import choose, length_of, packed, unpacked
@@ -37,7 +38,7 @@ class TorchStateChanges:
         length: of the flat array.
 
     Raises:
-        UserCodeError: a tensor that moves by differences has infinite numbers.
+        UserCodeError: a tensor that moves by differences has infinite numbers, or there is no rule for one.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class TorchStateChanges:
             of_floats = tensors[name].dtype.is_floating_point and not state.rules[name].selects
             if of_floats and bool(tensors[name].isinf().any()):
                 raise infinite_state(name)
+            if name in state.unmerged and microbatches > 1:
+                raise nothing_merges(name)
         self._lengths = {name: self._length(name, tensors[name]) for name in names}
         self.length = sum(self._lengths.values())
         self._before: dict[str, torch.Tensor] = {}
@@ -127,7 +130,8 @@ class TorchStateChanges:
             return self._microbatches * (1 + length_of(tensor))
         if tensor.dtype.is_floating_point:
             return tensor.numel()
-        return tensor.numel() * (2 if tensor.dtype is torch.bool else LIMBS)
+        counts = self._state.rules[name] is Merge.ONCE
+        return tensor.numel() * (2 if tensor.dtype is torch.bool else LIMBS) + counts
 
 
 def _part(old: torch.Tensor, new: torch.Tensor, rows: int, rule: Merge) -> torch.Tensor:
@@ -138,7 +142,8 @@ def _part(old: torch.Tensor, new: torch.Tensor, rows: int, rule: Merge) -> torch
         changed = new != old
         return torch.cat([changed.float().reshape(-1), (changed & new).float().reshape(-1)])
     flat = (new.long() - old.long()).reshape(-1)
-    return torch.cat([limb.float() for limb in split(flat)])
+    limbs = [limb.float() for limb in split(flat)]
+    return torch.cat([*limbs, limbs[0].new_ones(1)] if rule is Merge.ONCE else limbs)
 
 
 def _moved(value: torch.Tensor, part: torch.Tensor, rows: int, rule: Merge) -> torch.Tensor:
@@ -147,5 +152,7 @@ def _moved(value: torch.Tensor, part: torch.Tensor, rows: int, rule: Merge) -> t
     if value.dtype is torch.bool:
         changed, given = part.reshape(2, *value.shape)
         return torch.where(changed > 0, given * 2 > changed, value)
-    change: torch.Tensor = join(part.long().reshape(LIMBS, *value.shape).unbind())
-    return (value.long() + change).to(value.dtype)
+    whole = part.long()
+    times = whole[-1:].clamp(min=1).squeeze(0) if rule is Merge.ONCE else 1
+    change: torch.Tensor = join(whole[: value.numel() * LIMBS].reshape(LIMBS, *value.shape).unbind())
+    return (value.long() + change // times).to(value.dtype)

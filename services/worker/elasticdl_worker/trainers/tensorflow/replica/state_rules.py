@@ -1,0 +1,73 @@
+"""Finds by trial how the state of a Keras model is merged of which no layer says it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from elasticdl_worker.trainers.state_trials import Values, learn_by_trial
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
+from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
+from elasticdl_worker.trainers.tensorflow.model.metrics import cut
+from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.types import Features, Variable
+
+
+def learn_rules(
+    model: PreparedModel,
+    programs: Programs,
+    source: InputPipeline,
+    names: Sequence[str],
+    generators: Sequence[Variable],
+) -> None:
+    """Runs the model on a few records, whole and in halves, and puts back all variables.
+
+    What cannot be tried stays as it is.
+
+    Args:
+        model: the model.
+        programs: of it.
+        source: gives the records.
+        names: of the variables in question.
+        generators: the variables that random generators keep their seeds in.
+    """
+    merging = model.merging
+    with contextlib.suppress(Exception):  # half of the records do not suit it, or there are none
+        features = source.sample()
+        records = int(tf.nest.flatten(features)[0].shape[0])
+        held = [*generators, *map(raw_variable, model.keras_model.variables)]
+        with _kept(held):
+            begin = [variable.numpy() for variable in held]
+
+            def after(*parts: Features) -> Values:
+                for variable, value in zip(held, begin, strict=True):
+                    variable.assign(value)
+                for part in parts:
+                    programs.call(part, None, training=True)
+                return {name: np.array(merging.variables[name].numpy()) for name in names}
+
+            def part(start: int, end: int) -> Features:
+                found = cut(features, start, end)
+                if found is None:
+                    raise ValueError("features of which no part can be taken")
+                return found
+
+            def repeat(times: int) -> Features:
+                return tf.nest.map_structure(lambda one: tf.concat([one] * times, 0), features)
+
+            rules, unmerged = learn_by_trial(after, part, repeat, records, draws=bool(generators))
+        merging.rules |= rules
+        merging.unmerged |= unmerged
+
+
+@contextlib.contextmanager
+def _kept(variables: Sequence[Variable]) -> Iterator[None]:
+    values = [variable.numpy() for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
