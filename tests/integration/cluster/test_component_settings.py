@@ -1,15 +1,22 @@
-"""A setting that a component cannot work with fails the start, with the reason from its log."""
+"""A setting that a component cannot work with fails the start, with the reason from its log; restarts go on."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
+from elasticdl_agent.cluster import component as module
 from elasticdl_agent.cluster.component import Component, ComponentSpec
 from elasticdl_agent.cluster.services import Wiring
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.lifecycle import within
 
 pytestmark = pytest.mark.integration
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -60,3 +67,27 @@ async def test_a_scheduler_that_works_says_so_and_a_file_of_an_earlier_one_says_
     (wiring.directory.run / "scheduler.ready").write_text("policy of an earlier life")
     monkeypatch.setenv("ELASTICDL_SCHEDULER_POLICY", "fifo")
     assert await start(wiring.scheduler_spec()) == "policy fifo"
+
+
+async def test_a_restart_that_fails_for_any_reason_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only errors of the system were: after another one nobody kept the component any more."""
+    monkeypatch.setattr(module, "RESTARTS", Backoff(0.01, 0.01))
+    running: asyncio.Queue[int] = asyncio.Queue()
+    starts: list[int] = []
+
+    def prepare() -> None:
+        starts.append(len(starts))
+        if len(starts) == 2:
+            raise psutil.NoSuchProcess(1)
+
+    spec = ComponentSpec("sleeper", ("/bin/sleep", "1000"), {}, tmp_path / "log", before_start=prepare)
+    component = Component(spec, lambda state, pid, _: running.put_nowait(pid) if state == "running" else None)
+    await component.start()
+    try:
+        os.kill(await running.get(), signal.SIGKILL)
+        assert await within(running.get(), 60)
+        assert len(starts) == 3
+    finally:
+        await component.stop()

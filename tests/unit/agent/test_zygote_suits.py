@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 
 from elasticdl_agent.processes.child import Command
 from elasticdl_agent.processes.devices import MachineDevices
+from elasticdl_agent.zygote import client
 from elasticdl_agent.zygote.client import ZygoteClient, _receive
+from elasticdl_core.backoff import Backoff
+from elasticdl_runtime.lifecycle import within
 
 pytestmark = pytest.mark.unit
 
@@ -44,3 +48,23 @@ async def test_who_is_cancelled_while_an_answer_comes_is_cancelled(turns: int) -
         if receiving.cancel():
             with pytest.raises(asyncio.CancelledError):
                 await receiving
+
+
+async def test_a_zygote_whose_end_cannot_be_waited_for_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_RESTARTS", Backoff(0.01, 0.01))
+    lives = 0
+    again = asyncio.Event()
+
+    class Stuck(ZygoteClient):
+        """Its first process does not end."""
+
+        async def _live(self) -> client._End:
+            nonlocal lives
+            lives += 1
+            if lives == 1:
+                raise subprocess.TimeoutExpired("zygote", 10.0)
+            again.set()
+            return client._End.USELESS
+
+    async with Stuck("json", {}, start_delay_s=0.0):
+        await within(again.wait(), 60)

@@ -161,8 +161,11 @@ class Component:
             await attempts.pause()
             try:
                 await self._start_once()
-            except (ElasticDLError, OSError) as error:
-                _log.error("component did not come back", component=self.spec.name, error=str(error))
+            except Exception as error:  # whatever it is: nobody else would try again
+                unexpected = None if isinstance(error, ElasticDLError | OSError) else error
+                _log.error(
+                    "component did not come back", component=self.spec.name, error=str(error), exc_info=unexpected
+                )
                 await self._drop_child()
 
     async def _drop_child(self) -> None:

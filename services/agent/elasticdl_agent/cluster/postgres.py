@@ -7,6 +7,7 @@ placed below ``/var/lib/elasticdl``, and a link in the data directory leads ther
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -301,8 +302,9 @@ def clear_leftovers(data: Path, socket_dir: Path) -> None:
         server = _server_on(pid, data)
         if server is not None:
             _log.warning("stopping a server that an earlier cluster left", pid=pid)
-            server.send_signal(signal.SIGQUIT)
             try:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it was about to end anyway
+                    server.send_signal(signal.SIGQUIT)
                 server.wait(_LEFTOVER_S)
             except psutil.TimeoutExpired:
                 raise ConflictError(

@@ -234,8 +234,9 @@ class ZygoteClient:
             end = _End.FAILED
             try:
                 end = await self._live()
-            except (OSError, TimeoutError) as error:
-                _log.warning("the zygote did not start", error=str(error))
+            except Exception as error:  # whatever it is: nobody else would try again
+                unexpected = None if isinstance(error, OSError) else error
+                _log.warning("the zygote did not start", error=str(error), exc_info=unexpected)
             finally:
                 if not self._warm.done():
                     self._warm.set_result(False)
