@@ -209,6 +209,26 @@ def test_percentiles() -> None:
     assert math.isnan(percentile([], 0.5))
 
 
+def test_policies_know_the_work_of_jobs_as_the_service_does() -> None:
+    """They were told the truth of jobs that never ran, so that the shortest went first however new it was."""
+
+    def job(name: str, kind: str, at: float, seconds: float) -> SimulatedJob:
+        return SimulatedJob(name, at, 1, lambda: CurveWork(kind, {1: 1.0}, seconds))
+
+    jobs = [
+        *(job("long", "long", 0.0, 7200.0), job("unknown", "new", 1.0, 9000.0), job("first", "short", 2.0, 60.0)),
+        *(job("short", "short", 16_210.0, 60.0), job("later", "long", 16_209.0, 7200.0)),
+    ]
+    settings = dataclasses.replace(EVENTS, nodes=1)
+
+    def order(**changes: bool) -> list[str]:
+        result = simulate(jobs, "goodput", dataclasses.replace(settings, **changes))
+        return [r.job.name for r in sorted(result.records, key=lambda r: r.started_at or 0.0)]
+
+    assert order() == ["long", "unknown", "first", "short", "later"]
+    assert order(oracle=True) == ["long", "first", "unknown", "short", "later"]
+
+
 @pytest.mark.parametrize("policy", ["fifo", "equal-share"])
 def test_rules_that_know_no_speeds_give_no_more_than_was_asked_for(policy: str) -> None:
     rates = {n: float(n) for n in range(1, 9)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,9 @@ def simulate(
     knowledge: Annotated[
         str, typer.Option(help="The policies' knowledge of speeds: learned, history or true.")
     ] = "learned",
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Tell policies the true work of jobs that never ran; the service cannot.")
+    ] = False,
     error: Annotated[float, typer.Option(help="Error of told speeds and remaining work, e.g. 0.5 for ±50 %.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of these errors.")] = 0,
     limit: Annotated[int, typer.Option(help="Only the first so many jobs; 0 for all.")] = 0,
@@ -65,7 +69,9 @@ def simulate(
     from elasticdl_core.scheduling.simulator import read_applications, read_workload, summarise
 
     chosen = choose_format(output, as_json)
-    settings = _settings(nodes, interval, rescale_cost, knowledge, error, seed, timeline=plot is not None)
+    settings = replace(
+        _settings(nodes, interval, rescale_cost, knowledge, error, seed, timeline=plot is not None), oracle=oracle
+    )
     folder = traces or _traces_beside(workload)
     applications = read_applications(folder) if folder is not None else {}
     jobs = read_workload(workload, applications, per_node=settings.per_node, limit=limit or None)

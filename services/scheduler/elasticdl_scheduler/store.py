@@ -85,8 +85,9 @@ class SchedulerStore:
         self._leadership = leadership
         self._quotas = quotas
         self._priors: dict[str, dict[int, float]] = {}
-        self._kinds: set[str] = set()
-        self._priors_until = 0.0
+        self._works: scheduling.Works = {}
+        self._asked: tuple[set[str], set[str]] = set(), set()
+        self._past_until = 0.0
         self._written: dict[str, str] = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
@@ -99,12 +100,15 @@ class SchedulerStore:
         async with self._database.snapshot() as connection:
             now = await snapshots.read_now(connection)
             rows = await snapshots.read_jobs(connection)
-            kinds = {row["kind"] for row in rows}
-            if now >= self._priors_until or not kinds <= self._kinds:
-                past = await snapshots.read_past_speeds(connection, kinds)
-                self._priors, self._kinds, self._priors_until = scheduling.mean_speeds(past), kinds, now + 60.0
+            asked = {row["kind"] for row in rows}, {row["data_key"] for row in rows}
+            if now >= self._past_until or any(new - known for new, known in zip(asked, self._asked, strict=True)):
+                self._priors = scheduling.mean_speeds(await snapshots.read_past_speeds(connection, asked[0]))
+                self._works = scheduling.mean_work(await snapshots.read_past_work(connection, asked[1]))
+                self._asked, self._past_until = asked, now + 60.0
         refused: dict[str, Exception] = {}
-        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, self._quotas, refused.__setitem__)
+        snapshot = scheduling.snapshot_of(
+            now, rows, self._priors, capacity, self._quotas, refused.__setitem__, self._works
+        )
         self._note(refused, rows)
         return Present(
             snapshot,

@@ -16,10 +16,11 @@ from typing import Any
 
 from elasticdl_core.devices import WHOLE, Place, parse_request
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.job.fields import default_of
+from elasticdl_core.job.fields import ALL_REDUCE, default_of
 from elasticdl_core.job.life import Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
+from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
 from elasticdl_core.scheduling.snapshot import ONE_SLOT, DeviceView
 from elasticdl_core.scheduling.throughput import mean_curve
 
@@ -42,6 +43,11 @@ NOT_OF_KIND = frozenset(
 Speeds = Mapping[str, Mapping[int, float]]
 """Records/s by worker count, by kind of job."""
 
+Works = Mapping[str, ExpectedWork]
+"""Records of one pass over data, by their key."""
+
+_DATA = {"training": "training_data", "evaluation": "validation_data", "prediction": "prediction_data"}
+
 
 def kind_of(namespace: str, spec: Mapping[str, Any]) -> str:
     """The kind of a job: jobs of one kind are taken to have speed-up curves of the same shape.
@@ -59,6 +65,20 @@ def kinds_alike(namespace: str, spec: Mapping[str, Any]) -> str:
     fields = (spec.get(name) for name in KIND_FIELDS)
     shown = ("true" if f is True else "false" if f is False else "" if f is None else str(f) for f in fields)
     return "/".join((namespace, *shown, ""))
+
+
+def data_key(namespace: str, spec: Mapping[str, Any]) -> str:
+    """The key of what a job reads: jobs of one key have as many records in each epoch; empty if nothing can be told.
+
+    The records of a reader of one's own are a matter of its code, too.
+    """
+    data = spec.get(_DATA.get(str(spec.get("type", "training")), ""), "")
+    if not data:
+        return ""
+    reader = spec.get("custom_data_reader") or ""
+    code = [spec.get("model_zoo"), spec.get("model_bundle"), spec.get("model_def")] if reader else []
+    told = json.dumps([namespace, data, spec.get("data_reader_params") or {}, reader, code], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _default_of(name: str) -> Any:
@@ -95,6 +115,44 @@ def remaining_records(status: Any) -> float | None:
     return total - done if total else None
 
 
+def mean_work(rows: Iterable[Mapping[str, Any]]) -> dict[str, ExpectedWork]:
+    """Records of one epoch by key of the data, as masters counted them, from rows of jobs, the last one first."""
+    counts: dict[str, list[float]] = {}
+    for row in rows:
+        status = row["status"]
+        _, total = counted_records(status)
+        if total and row.get("data_key") and status["progress"].get("listing") is not True:
+            counts.setdefault(row["data_key"], []).append(total / max(_whole(row.get("num_epochs")), 1))
+    return {key: found for key, past in counts.items() if (found := expected_work(past)) is not None}
+
+
+def _work_of(row: Mapping[str, Any], status: Mapping[str, Any], works: Works) -> tuple[float | None, float]:
+    """Records still to process and their relative error: as its master says, else as others counted the same data.
+
+    Whoever stops after so many updates has no more to do than these.
+    """
+    done, _ = counted_records(status)
+    left, error = remaining_records(status), 0.0
+    known = works.get(row.get("data_key") or "")
+    if left is None and known is not None:
+        left, error = known.records * max(_whole(row.get("num_epochs")), 1), known.spread
+    if most := _whole(row.get("max_steps")) * _records_of_update(row):
+        rest = max(most - done, 0.0)
+        left, error = (rest, 0.0) if left is None or rest < left else (left, error)
+    return left, error
+
+
+def _records_of_update(row: Mapping[str, Any]) -> int:
+    together = "get_model_steps" if row.get("use_async") == "true" else "grads_to_wait"
+    times = 1 if row.get("distribution_strategy") == ALL_REDUCE else max(_whole(row.get(together)), 1)
+    return times * _whole(row.get("minibatch_size"))
+
+
+def _whole(text: Any) -> int:
+    """A number of a specification; 0 for what is none."""
+    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 16 else 0
+
+
 def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
     """The number of workers of a job that can compute: parts of a group update; 0 for any number.
 
@@ -120,6 +178,7 @@ def job_view(
     row: Mapping[str, Any],
     used: Mapping[str, int],
     priors: Speeds,
+    works: Works = MappingProxyType({}),
     places: Mapping[str, tuple[Place, ...]] = MappingProxyType({}),
 ) -> JobView:
     """One job of a snapshot.
@@ -128,11 +187,13 @@ def job_view(
         row: of ``read_jobs``.
         used: worker slots in use by job id, as the launcher sees it.
         priors: mean speeds of past jobs.
+        works: records of one pass over data.
         places: by job id, the devices of its living workers.
     """
     status = row["status"]
     status = status if isinstance(status, Mapping) else {}
     state, desired = JobState(row["state"]), Desired(row["desired"])
+    left, error = _work_of(row, status, works)
     held = state.admitted and desired is not Desired.EVICT
     return JobView(
         id=row["id"],
@@ -148,7 +209,8 @@ def job_view(
         live_workers=used.get(row["id"], 0),
         throughput=rates(status.get("throughput")),
         prior_throughput=priors.get(row["kind"], {}),
-        remaining_records=remaining_records(status),
+        remaining_records=left,
+        work_error=error,
         rescale_cost_s=number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
         last_rescale_at=row["last_rescale_at"],
         started_at=row["started_at"],
@@ -176,6 +238,7 @@ def snapshot_of(
     capacity: CapacityInfo,
     quotas: Mapping[str, Quota],
     refused: Callable[[str, Exception], None] | None = None,
+    works: Works = MappingProxyType({}),
 ) -> Snapshot:
     """The snapshot of one instant.
 
@@ -188,14 +251,16 @@ def snapshot_of(
         capacity: what the launcher says.
         quotas: of teams.
         refused: gets the jobs that cannot be read, by id, and why.
+        works: records of one pass over data that past jobs counted; what those of ``rows`` counted goes before.
     """
     places: dict[str, tuple[Place, ...]] = {}
     for use in sorted(capacity.device_uses):
         places[use.job_id] = (*places.get(use.job_id, ()), use.devices)
     jobs, held = {}, dict(capacity.used)
+    known = {**works, **mean_work(reversed(rows))}
     for row in rows:
         try:
-            jobs[row["id"]] = job_view(row, capacity.used, priors, places)
+            jobs[row["id"]] = job_view(row, capacity.used, priors, known, places)
         except Exception as error:
             held[row["id"]] = max(held.get(row["id"], 0), row["target_workers"])
             if refused is not None:

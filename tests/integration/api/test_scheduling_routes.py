@@ -141,7 +141,8 @@ async def test_a_waiting_job_is_told_who_holds_what_it_wants_and_what_would_help
     # It starts when the other ends: 4000 records at 100 a second from the snapshot on.
     assert found["expected"]["starts_at"][:16] == blocker["ends_at"][:16]
     assert found["expected"]["ends_at"] is None
-    assert found["expected"]["why_unknown"] == "its master has not counted its records yet"
+    assert found["remaining_records"] == 5000, "as the first one counted the same data"
+    assert found["expected"]["why_unknown"] == "its speed is not measured yet, and no similar job ended before"
     running = await c.get(f"/jobs/{first}/explain")
     assert running["reason"]["code"] == "at_max"
     assert running["blockers"] == []
@@ -334,6 +335,12 @@ async def test_a_job_that_does_not_exist_is_as_fast_as_past_jobs_of_its_model(cl
     assert took.total_seconds() == pytest.approx(100.0, rel=0.3)
     (unknown,) = (await c.ask(add=[{"model_def": "m.other", **question}]))["jobs"]
     assert unknown["after"]["ends_at"] is None
+    waits = await c.submit()
+    waiting = (await c.get(f"/jobs/{waits}/explain"))["expected"]
+    assert waiting["basis"] == "similar"
+    assert 0 < waiting["seconds_low"] < waiting["seconds"] < waiting["seconds_high"], (
+        "the past one counted its records"
+    )
 
 
 @pytest.mark.parametrize(

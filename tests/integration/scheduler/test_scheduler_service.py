@@ -209,6 +209,29 @@ async def test_many_jobs_of_one_kind_take_no_other_kinds_speeds_away(world: Any)
     )
 
 
+async def test_a_short_job_that_never_ran_starts_behind_a_reservation(world: Any) -> None:
+    """Its work was not known before its master counted, so it waited beside idle slots as long as the large one."""
+    short = {"max_workers": 1, "kind": "k", "data_key": "d", "spec": json.dumps({"num_epochs": 1})}
+    status = {"progress": {"records_done": 100, "records_total": 100}, "throughput": {"1": 10.0}}
+    await world.submit("past", status=json.dumps(status), **short)
+    await world.change("past", JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED)
+    long = {"progress": {"records_done": 0, "records_total": 10_000}, "throughput": {"3": 10.0}}
+    await world.submit("runs", min_workers=3, max_workers=3, status=json.dumps(long))
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("runs")
+    world.slots.used = {"runs": 3}
+    await world.submit("large", min_workers=4)
+    await world.submit("unknown", max_workers=1)
+    await scheduler.decide_once()
+    assert await world.targets() == {"past": 0, "runs": 3, "large": 0, "unknown": 0}
+    await world.submit("short", **short)
+    await scheduler.decide_once()
+    assert await world.targets() == {"past": 0, "runs": 3, "large": 0, "unknown": 0, "short": 1}
+    assert (await world.job("short"))["state"] == "STARTING"
+
+
 async def test_only_one_leads_and_the_next_has_a_higher_epoch(world: Any) -> None:
     first, second = world.scheduler()[1], world.scheduler()[1]
     epoch = await first.attempt()

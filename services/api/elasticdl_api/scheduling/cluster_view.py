@@ -161,7 +161,8 @@ def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:
     policy = _policy(last["policy"] if last else DEFAULT_POLICY)
     quotas = scheduling.quotas_from_json(last["quotas"], "quotas") if last else {}
     priors = {**scheduling.mean_speeds(seen.latest), **scheduling.mean_speeds(seen.past)}
-    snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas)
+    works = scheduling.mean_work(seen.work)
+    snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas, works=works)
     return ClusterView(seen, snapshot, policy, capacity, priors)
 
 

@@ -29,7 +29,7 @@ from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query
 from elasticdl_runtime.database.transitions import add_event, event_row, transition
-from elasticdl_runtime.scheduling import kind_of, most_computing
+from elasticdl_runtime.scheduling import data_key, kind_of, most_computing
 
 _TAG = re.compile(r'"([0-9]{1,19})(?:-[-a-z0-9]*)?"')
 """The entity tag of a job: its revision, and what else tells one answer from another."""
@@ -274,6 +274,7 @@ async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec
             type=str(spec.type),
             spec=given,
             kind=kind_of(user.home, given),
+            data_key=data_key(user.home, given),
             reason="submitted; waiting for the scheduler",
             priority=spec.priority,
             min_workers=spec.min_workers,

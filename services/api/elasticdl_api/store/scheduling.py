@@ -28,7 +28,8 @@ class Seen:
         now: seconds since the epoch, by Postgres' clock.
         rows: the jobs that are not over, as rows of ``snapshots.read_jobs``.
         past: speeds of jobs that succeeded, of the kinds that there are, as rows of ``snapshots.read_past_speeds``.
-        latest: the same of any kind, as rows of ``snapshots.read_latest_speeds``.
+        work: progress of jobs on the same data, as rows of ``snapshots.read_past_work``.
+        latest: speeds of jobs of any kind, as rows of ``snapshots.read_latest_speeds``.
         last: the record of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
         decision: number, time, epoch and input hash of the last decision; None if there was none.
     """
@@ -36,6 +37,7 @@ class Seen:
     now: float
     rows: Sequence[Mapping[str, Any]]
     past: Sequence[Mapping[str, Any]]
+    work: Sequence[Mapping[str, Any]]
     latest: Sequence[Mapping[str, Any]]
     last: Mapping[str, Any] | None
     decision: Mapping[str, Any] | None
@@ -78,6 +80,7 @@ class SchedulingStore:
                 await snapshots.read_now(connection),
                 rows,
                 await snapshots.read_past_speeds(connection, {row["kind"] for row in rows}),
+                await snapshots.read_past_work(connection, {row["data_key"] for row in rows}),
                 await snapshots.read_latest_speeds(connection),
                 await _last_pass(connection),
                 await _last_decision(connection),

@@ -134,7 +134,7 @@ def eta(job: JobView, forecast: Forecast, now: float) -> Eta:
     basis = basis_of(job, workers)
     if ends is None:
         return Eta(starts, None, None, None, basis, _why_unknown(job, basis, allocation))
-    spread = UNCERTAINTY[basis] + (0.0 if job.current_workers > 0 else WAITING_UNCERTAINTY)
+    spread = UNCERTAINTY[basis] + (0.0 if job.current_workers > 0 else WAITING_UNCERTAINTY) + job.work_error
     left = max(ends - now, 0.0)
     return Eta(starts, ends, now + left / (1.0 + spread), now + left * (1.0 + spread), basis)
 
@@ -145,7 +145,7 @@ def _why_unknown(job: JobView, basis: Basis, allocation: Allocation | None) -> s
     if allocation is not None and allocation.reason.code is ReasonCode.IMPOSSIBLE:
         return "it can never start as it is"
     if job.remaining_records is None:
-        return "its master has not counted its records yet"
+        return "its master has not counted its records yet, and no job before it had the same data"
     if basis == "assumed":
         return "its speed is not measured yet, and no similar job ended before"
     return "it waits for a job whose end is not known"

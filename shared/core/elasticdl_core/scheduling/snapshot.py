@@ -78,6 +78,7 @@ class JobView:
         prior_throughput: records/s by worker count of similar past jobs; only its shape counts once the job has
             measurements of its own.
         remaining_records: records still to process; None if unknown.
+        work_error: relative error of these that four of five stay within: 0 where the job's master counted them.
         rescale_cost_s: seconds of work that one change of the worker count costs this job.
         last_rescale_at: when the target last changed; None if never.
         started_at: when it was last admitted; None if it never was.
@@ -105,6 +106,7 @@ class JobView:
     throughput: Mapping[int, float] = field(default_factory=dict)
     prior_throughput: Mapping[int, float] = field(default_factory=dict)
     remaining_records: float | None = None
+    work_error: float = 0.0
     rescale_cost_s: float = 30.0
     last_rescale_at: float | None = None
     started_at: float | None = None

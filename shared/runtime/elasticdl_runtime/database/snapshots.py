@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import ADMITTED_STATES, LIVE_STATES, SUCCEEDED_STATES
 from elasticdl_core.scheduling import ReasonCode
+from elasticdl_core.scheduling.expected_work import LATEST
 from elasticdl_runtime.database import tables as t
 
 PAST_JOBS = 20
@@ -39,6 +40,12 @@ async def read_past_speeds(connection: AsyncConnection, kinds: Collection[str]) 
     return [dict(row) for row in found.mappings()]
 
 
+async def read_past_work(connection: AsyncConnection, keys: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    """Data and progress of the last jobs on each of these data whose masters counted them, the last one first."""
+    found = await connection.execute(_PAST_WORK, {"keys": sorted(set(keys) - {""})})
+    return [dict(row) for row in found.mappings()]
+
+
 async def read_latest_speeds(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
     """Kind and measured speeds of the jobs of any kind that succeeded last, the last one first."""
     return [dict(row) for row in (await connection.execute(_LATEST)).mappings()]
@@ -46,6 +53,12 @@ async def read_latest_speeds(connection: AsyncConnection) -> Sequence[Mapping[st
 
 def _seconds(moment: ColumnElement[Any]) -> ColumnElement[float]:
     return cast(extract("epoch", moment), Double)
+
+
+_OF_WORK = (
+    *("num_epochs", "max_steps", "minibatch_size", "distribution_strategy"),
+    *("use_async", "grads_to_wait", "get_model_steps"),
+)
 
 
 def _jobs_query() -> Any:
@@ -69,6 +82,8 @@ def _jobs_query() -> Any:
         select(
             *(j[name] for name in names),
             j.kind,
+            j.data_key,
+            *(j.spec[name].astext.label(name) for name in _OF_WORK),
             j.spec["worker_resource_request"].astext.label("worker_resource_request"),
             j.spec["microbatches"].astext.label("microbatches"),
             _seconds(j.created_at).label("submitted_at"),
@@ -96,4 +111,18 @@ def _past_query() -> Any:
     return select(past).select_from(asked.join(past, true()))
 
 
+def _past_work_query() -> Any:
+    j = t.jobs.c
+    asked = func.unnest(cast(bindparam("keys"), ARRAY(Text))).table_valued("data_key", name="asked").render_derived()
+    past = (
+        select(j.data_key, j.status, j.spec["num_epochs"].astext.label("num_epochs"), j.created_at)
+        .where(j.data_key == asked.c.data_key, j.data_key != "", j.progress.is_not(None))
+        .order_by(j.created_at.desc())
+        .limit(LATEST)
+        .lateral("past")
+    )
+    return select(past).select_from(asked.join(past, true())).order_by(past.c.created_at.desc())
+
+
 _PAST = _past_query()
+_PAST_WORK = _past_work_query()

@@ -99,11 +99,13 @@ jobs = Table(
     Column("workers_present", Integer, Computed(_PRESENT, persisted=True)),
     _at("admitted_at", required=False),
     Column("kind", Text, nullable=False, server_default=_EMPTY),
+    Column("data_key", Text, nullable=False, server_default=_EMPTY),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
     Index("jobs_created", "created_at", "id"),
     Index("jobs_state", "state"),
     Index("jobs_kind", "kind", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    Index("jobs_data", "data_key", "created_at", postgresql_where=text("data_key <> ''::text")),
     Index("jobs_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
 )
 

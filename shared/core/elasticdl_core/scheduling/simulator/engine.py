@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobState
+from elasticdl_core.scheduling.expected_work import LATEST, expected_work
 from elasticdl_core.scheduling.policies import Policy
 from elasticdl_core.scheduling.simulator.baselines import CONTENDERS
 from elasticdl_core.scheduling.simulator.placer import Machines
@@ -35,6 +37,8 @@ class SimulationSettings:
         knowledge: what policies know of speeds. ``learned``: what the job itself and earlier jobs of its kind showed
             in this simulation; ``history``: also a kind's speeds at 1, 2, 4, ... workers, from jobs before it;
             ``true``: at every count.
+        oracle: whether policies are told the true work of jobs that never ran. Else they know what the service knows:
+            what a job's master counted once it had started, and before that the mean of jobs of its kind.
         error: speeds and remaining work are told with factors drawn from 1 - error to 1 + error.
         seed: of these factors.
         timeline: whether to keep the course of every job.
@@ -46,6 +50,7 @@ class SimulationSettings:
     revisit_s: float = 300.0
     rescale_s: float = 30.0
     knowledge: Knowledge = "learned"
+    oracle: bool = False
     error: float = 0.0
     seed: int = 0
     timeline: bool = False
@@ -164,6 +169,7 @@ class Simulation:
         self._curves: dict[str, dict[int, float]] = {}
         self._capacity = Capacity.of_slots(settings.slots)
         self._dirty: set[str] = set()
+        self._work: dict[str, deque[float]] = {}
 
     def run(self, progress: Callable[[float, int, int], None] | None = None) -> SimulationResult:
         """Runs to the end of the last job.
@@ -284,6 +290,8 @@ class Simulation:
                 record.pause_s = self._settings.rescale_s
                 if record.started_at is None:
                     record.started_at = self._now
+                    told = self._work.setdefault(record.work.kind, deque(maxlen=LATEST))
+                    told.appendleft(record.work.remaining_records() * self._factor(record.job.name, -1))
                 if record.admitted_at is None:
                     record.admitted_at = self._now
             else:
@@ -299,6 +307,7 @@ class Simulation:
         most = min(record.work.most_workers, self._settings.slots) if self._elastic else job.requested
         if self._asked:
             most = max(min(most, job.requested), 1)
+        remaining, error = self._remaining(record)
         return JobView(
             id=job.name,
             team=job.team,
@@ -310,13 +319,20 @@ class Simulation:
             current_workers=workers,
             throughput=record.measured if self._knowledge != "true" else {},
             prior_throughput=self._prior(record),
-            remaining_records=record.work.remaining_records() * self._factor(job.name, -1),
+            remaining_records=remaining,
+            work_error=error,
             rescale_cost_s=self._settings.rescale_s,
             last_rescale_at=record.rescaled_at,
             started_at=record.admitted_at,
             attained_service=record.service,
             kind=record.work.kind,
         )
+
+    def _remaining(self, record: JobHistory) -> tuple[float | None, float]:
+        if self._settings.oracle or record.started_at is not None:
+            return record.work.remaining_records() * self._factor(record.job.name, -1), 0.0
+        known = expected_work(tuple(self._work.get(record.work.kind, ())))
+        return (None, 0.0) if known is None else (known.records, known.spread)
 
     def _prior(self, record: JobHistory) -> dict[int, float]:
         kind = record.work.kind

@@ -1,0 +1,109 @@
+"""The work of jobs that never ran, as others counted the same data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elasticdl_core.job import JobSpec
+from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
+from elasticdl_runtime.scheduling import data_key, mean_work, snapshot_of
+
+pytestmark = pytest.mark.unit
+
+
+def row(job_id: str, status: Any = None, **columns: Any) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "namespace": "shop",
+        "state": "QUEUED",
+        "desired": "run",
+        "priority": 0,
+        "kind": "",
+        "min_workers": 1,
+        "max_workers": 1,
+        "target_workers": 0,
+        "submitted_at": 0.0,
+        "started_at": None,
+        "last_rescale_at": None,
+        "worker_resource_request": "",
+        "data_key": "d",
+        "num_epochs": "1",
+        "max_steps": "0",
+        "minibatch_size": "64",
+        "use_async": "true",
+        "grads_to_wait": "1",
+        "status": status or {},
+        **columns,
+    }
+
+
+def counted(total: float, done: float = 0.0, **progress: Any) -> dict[str, Any]:
+    return {"progress": {"records_total": total, "records_done": done, **progress}}
+
+
+def remaining(*rows: dict[str, Any], **works: ExpectedWork) -> dict[str, tuple[float | None, float]]:
+    snapshot = snapshot_of(0.0, rows, {}, CapacityInfo(4), {}, works=works)
+    return {job.id: (job.remaining_records, job.work_error) for job in snapshot.jobs}
+
+
+def test_a_job_that_never_ran_has_the_records_of_those_on_the_same_data() -> None:
+    """It was unknown, so that no job could go before a reserved one, and none that waits had an end."""
+    running = row("running", counted(3000.0, 1000.0), num_epochs="3")
+    waits = row("waits", num_epochs="2")
+    found = remaining(running, waits, row("other", data_key="e"), row("none", data_key=""))
+    assert found["running"] == (2000.0, 0.0)
+    records, error = found["waits"]
+    assert (records, error > 0) == (2000.0, True), "two epochs of a thousand, which may have changed since"
+    assert found["other"] == found["none"] == (None, 0.0)
+    assert remaining(waits, d=ExpectedWork(700.0, 0.2))["waits"] == (1400.0, 0.2)
+    assert remaining(running, waits, d=ExpectedWork(700.0, 0.2))["waits"][0] == 2000.0, "who runs counted last"
+
+
+def test_what_is_still_being_listed_is_no_count() -> None:
+    assert mean_work([row("a", counted(50.0, listing=True)), row("b", {"progress": 3}), row("c")]) == {}
+
+
+def test_whoever_stops_after_so_many_updates_has_no_more_to_do() -> None:
+    stops = {"max_steps": "10", "minibatch_size": "64"}
+    found = remaining(
+        row("fresh", **stops),
+        row("runs", counted(10_000.0, 100.0), data_key="", **stops),
+        row("less", counted(320.0), data_key="", **stops),
+        row("synchronous", **stops, data_key="", use_async="false", grads_to_wait="3"),
+        row("group", **stops, data_key="", grads_to_wait="3", distribution_strategy="AllReduceStrategy"),
+    )
+    assert {name: records for name, (records, _) in found.items()} == {
+        "fresh": 640.0,
+        "runs": 540.0,
+        "less": 320.0,
+        "synchronous": 1920.0,
+        "group": 640.0,
+    }
+
+
+def test_different_counts_widen_the_band() -> None:
+    assert expected_work([]) is None
+    same, other = expected_work([100.0] * 3), expected_work([50.0, 150.0])
+    assert same is not None
+    assert other is not None
+    assert (same.records, other.records) == (100.0, 100.0)
+    assert same.spread < 0.2 < 0.8 < other.spread
+    assert expected_work([100.0] * 5 + [1e9]) == same, "the last ones"
+
+
+def test_jobs_of_other_data_have_other_keys() -> None:
+    def key(namespace: str = "shop", **fields: Any) -> str:
+        given = {"model_def": "m.f", "model_zoo": "/zoo", "training_data": "/data", **fields}
+        return data_key(namespace, JobSpec.from_mapping(given).to_mapping())
+
+    assert key() == key(model_def="n.g", minibatch_size=7, num_epochs=3) != ""
+    assert (
+        key(type="evaluation", validation_data="/data", training_data="", checkpoint_dir_for_init="/saved") == key()
+    ), "the same records"
+    others = {key("search"), key(training_data="/more"), key(data_reader_params={"sep": ";"})}
+    own = {key(custom_data_reader="read"), key(custom_data_reader="read", model_def="n.g")}
+    assert len({key(), *others, *own}) == 6
+    assert data_key("shop", JobSpec(model_def="m.f").to_mapping()) == ""
