@@ -338,4 +338,9 @@ def _quota(team: str, entry: object, source: str, fix: str) -> Quota:
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise InvalidInputError(f"{source}: {key} of team {team!r} is not a positive number", fix=fix)
     amounts = {key: Resources(slots=float(entry[key])) for key in ("guaranteed", "limit") if key in entry}
+    if "guaranteed" in entry and entry["guaranteed"] > entry.get("limit", math.inf):
+        problem = (
+            f"{source}: team {team!r} is guaranteed {entry['guaranteed']:g} slots and limited to {entry['limit']:g}"
+        )
+        raise InvalidInputError(problem, fix="guarantee no more than the limit, or leave one of them out")
     return Quota(float(entry.get("weight", 1.0)), amounts.get("guaranteed"), amounts.get("limit"))

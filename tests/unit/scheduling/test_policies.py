@@ -19,6 +19,7 @@ from elasticdl_core.scheduling import (
     Snapshot,
     policy_by_name,
 )
+from elasticdl_core.scheduling.words import moment
 
 pytestmark = pytest.mark.unit
 
@@ -81,8 +82,12 @@ def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
     alone = plan("fair", 8, running, large, long)
     held = alone.allocations["long"].reason
     assert (held.code, held.blockers) == (ReasonCode.WAITING_BEHIND, ("large",))
-    assert "expected in 100 s" not in held.text
-    assert "2 min" in held.text
+    assert f"expected at {moment(NOW + 100, NOW)}" in held.text, "written down, it stays true"
+    assert f"expected to fit at {moment(NOW + 100, NOW)}" in alone.allocations["large"].reason.text
+    later = replace(Snapshot(NOW, (running, large, long), Capacity.of_slots(8)), now=NOW + 60)
+    shorter = replace(running, remaining_records=1600.0)
+    told = policy_by_name("fair").plan(replace(later, jobs=(shorter, large, long))).allocations["large"].reason.text
+    assert told == alone.allocations["large"].reason.text, "said again a while later, it is the same"
 
 
 def test_a_job_may_pass_a_reservation_if_it_leaves_enough() -> None:

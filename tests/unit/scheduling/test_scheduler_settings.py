@@ -25,6 +25,12 @@ def test_defaults_and_quotas() -> None:
     assert quotas == {"ads": Quota(2.0, None, Resources(slots=8.0))}
 
 
+def test_a_guarantee_above_the_limit_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="team 'ads' is guaranteed 8 slots and limited to 4"):
+        parse_quotas('{"ads": {"guaranteed": 8, "limit": 4}}')
+    parse_quotas('{"ads": {"guaranteed": 4, "limit": 4}, "shop": {"guaranteed": 9}}')
+
+
 @pytest.mark.parametrize(
     "text", ["[", "[]", '{"a": 3}', '{"a": {"wieght": 2}}', '{"a": {"limit": 0}}', '{"a": {"limit": true}}']
 )

@@ -25,7 +25,7 @@ from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_d
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.victims import claims_of
-from elasticdl_core.scheduling.words import workers_of
+from elasticdl_core.scheduling.words import moment, workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
@@ -319,7 +319,7 @@ class _Admitter:
             if all(n <= e + 1e-9 for n, e in zip(need, self._extra, strict=True)):
                 self._extra = [e - n for e, n in zip(self._extra, need, strict=True)]
                 return None
-        when = f", expected in {_span(self._shadow_at - self._snapshot.now)}" if self._shadow_known else ""
+        when = f", expected at {moment(self._shadow_at, self._snapshot.now)}" if self._shadow_known else ""
         text = (
             f"its {workers_of(size)} would fit, but would delay {blocked.id}, which came first and waits for "
             f"{workers_of(self._rules.size(blocked))}{when}"
@@ -394,7 +394,7 @@ class _Admitter:
         first = self._result.first_blocked  # Of lower tiers nothing is told, as who waits above may take the place.
         if self._first_blocked is not job or not self._shadow_known or first is None or first.job_id != job.id:
             return ""
-        return f"; expected to fit in {_span(self._shadow_at - self._snapshot.now)}"
+        return f"; expected to fit at {moment(self._shadow_at, self._snapshot.now)}"
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
         free = max(self._tracker.free[0], 0.0)
@@ -462,12 +462,3 @@ class _Admitter:
         )
         text = f"its minimum of {workers_of(size)} ({need:g} slots) is more than {where}; lower min_workers"
         return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.installed})
-
-
-def _span(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 90:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

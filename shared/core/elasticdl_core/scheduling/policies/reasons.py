@@ -105,7 +105,8 @@ def _reason(
         text = f"{better}, too little for {cost}"
         return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
     if short is not None:
-        text = f"{head}; team {job.team} has its share of {short:.1f} slots above minimums"
+        above = f"{short:g} slots above minimums" if short else "none above minimums"
+        text = f"{head}; the share of team {job.team} in the free slots is {above}"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
     useful = c.larger(workers) or more  # A size between may be worse than both.
