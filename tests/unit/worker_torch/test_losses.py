@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from elasticdl_core.errors import UserCodeError
-from elasticdl_worker.trainers.fused_losses import FusedLoss
-from elasticdl_worker.trainers.minibatch import Minibatch
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, require_mean
 from elasticdl_worker.trainers.torch.model.build import TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.calling import cut
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
@@ -256,15 +255,14 @@ def test_a_mean_of_numbers_of_16_bits_is_a_mean_though_it_is_rounded() -> None:
         weights = 1 + 9 * labels
         return (functional.softplus(predictions) * weights).sum() / weights.sum()
 
-    def look(loss: Any, dtype: torch.dtype) -> None:
+    def look(loss: Any, dtype: torch.dtype, close: float) -> None:
         draw = torch.Generator().manual_seed(1)
-        fused = FusedLoss(True, cut, lambda features: features, loss)
         for _ in range(8):
             given = torch.randn(32, generator=draw).to(dtype)
             labels = (torch.rand(32, generator=draw) < 0.3).to(dtype)
-            fused.look(Minibatch(given, labels, 32), 32)
+            require_mean(cut, loss, labels, given, 32, float(loss(labels, given)), close)
 
-    for dtype in (torch.float32, torch.bfloat16):
-        look(mean, dtype)
-        with pytest.raises(UserCodeError, match="no mean over records"):
-            look(weighed, dtype)
+    for dtype, close in ((torch.float32, CLOSE), (torch.bfloat16, CLOSE_OF_HALF)):
+        look(mean, dtype, close)
+        with pytest.raises(UserCodeError, match="a mean is needed"):
+            look(weighed, dtype, close)

@@ -12,9 +12,13 @@ a mean, two heads have two denominators) and is refused, for the mean of the par
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from elasticdl_core.errors import UserCodeError
+from elasticdl_worker.reporting.failures import NotFiniteError
+from elasticdl_worker.trainers.minibatch import Tensors
 
 REFERENCE_ROWS = 16
 """Rows of the reference, at most: enough that not all of them are masked."""
@@ -26,6 +30,7 @@ _STRAIGHT = 1e-3
 """How far the gradient may be from a multiple of what it was, as part of it."""
 _SAME_SHARE = 1e-5
 """Shares of which one is the other, but for rounding: records are counted exactly then."""
+_SAME_DENOMINATOR = 3e-5
 _NOTHING = 3e-7
 WHOLE = (
     "--microbatches 1 (one worker computes) or --distribution_strategy ParameterServerStrategy compute the loss of a "
@@ -107,6 +112,16 @@ class LossReference:
             raise no_ratio(said)
         return denominator if denominator > _NOTHING * self.rows else 0.0
 
+    def check_same(self, found: float, again: float) -> None:
+        """Compares the denominators of the same labels with other predictions: they show a root of a mean, too.
+
+        Raises:
+            UserCodeError: they differ.
+        """
+        if abs(found - again) > _SAME_DENOMINATOR * max(found, again):
+            shown = f"a mean by {found:.6g} and, of the same labels with other outputs, by {again:.6g} records"
+            raise no_ratio(shown)
+
     def _of_share(self, share: float) -> float:
         return self.rows * (1.0 / share - 1.0) if share > 0.0 else math.inf
 
@@ -121,6 +136,50 @@ def no_ratio(shown: str) -> UserCodeError:
         f"the loss is {shown}: it is neither a sum nor a mean nor a weighted mean over records, and by AllReduce in "
         "parts (--microbatches) another objective would be trained than that of the minibatch",
         fix=WHOLE,
+    )
+
+
+def require_mean(
+    cut: Callable[[Tensors, int, int], Tensors],
+    loss: Callable[[Any, Any], Any],
+    labels: Tensors,
+    predictions: Tensors,
+    rows: int,
+    whole: float,
+    close: float = CLOSE,
+) -> None:
+    """Refuses a loss that is no mean over some records, by the values of their halves.
+
+    Args:
+        cut: gives some of the records of nested tensors; None if they cannot be cut.
+        loss: of labels and predictions.
+        labels: of the records.
+        predictions: of the records.
+        rows: how many records there are.
+        whole: the loss of all.
+        close: how far values may be off by rounding.
+
+    Raises:
+        UserCodeError: it is none, or nobody can tell.
+    """
+    at = rows // 2
+    halves = [(cut(labels, *ends), cut(predictions, *ends)) for ends in ((0, at), (at, rows))]
+    if not at or any(part is None for half in halves for part in half):
+        raise unmeasured("a part has records of another shape than the first ones")
+    first, second = (float(loss(*half)) for half in halves)
+    mean = (first * at + second * (rows - at)) / rows
+    if math.isfinite(whole) and not _close(whole, mean, close, max(abs(first), abs(second))):
+        raise no_ratio(
+            f"{whole:.6g} on {rows} records and {mean:.6g} on average on their halves, where parts have records of "
+            "other shapes than the first ones and a mean is needed"
+        )
+
+
+def all_masked() -> NotFiniteError:
+    """Says that an update has no loss, since no record of it counts."""
+    return NotFiniteError(
+        "the loss is nan in each part of a minibatch: none of its records counts",
+        fix="let no mask, ignore_index or class weight of 0 cover all records of a minibatch, or take larger ones",
     )
 
 

@@ -165,6 +165,21 @@ class InputPipeline:
             elements = iter(self._dataset)
         yield from self._counted(elements, shard, reading)
 
+    def first(self, records: int) -> Minibatch | None:
+        """The first records of the data, or fewer, the same in each process; None if nothing is made of them.
+
+        Raises:
+            DataError: they cannot be read.
+            UserCodeError: ``feed`` raised.
+        """
+        if _draws(self._dataset):
+            tf.random.set_seed(0)
+        shard = next(iter(self._reader.create_shards()))
+        few = Shard(shard.name, shard.start, min(shard.end, shard.start + records))
+        apart = InputPipeline(self._reader, self._module, self._mode, records)
+        apart._parted = apart._chain = None
+        return next(iter(apart.minibatches(few)), None)
+
     def seeded_minibatches(self, shard: Shard, reading: Reading | None, seed: int) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard, so that they follow from its records and a number alone.
 

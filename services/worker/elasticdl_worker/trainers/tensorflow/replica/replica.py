@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -30,8 +31,15 @@ from elasticdl_worker.group.replica import (
     copied,
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
-from elasticdl_worker.trainers.fused_losses import FusedLoss
 from elasticdl_worker.trainers.learning_rates import checked_rate
+from elasticdl_worker.trainers.loss_denominators import (
+    CLOSE,
+    CLOSE_OF_HALF,
+    REFERENCE_ROWS,
+    all_masked,
+    no_ratio,
+    unmeasured,
+)
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.replica_rules import (
@@ -45,8 +53,8 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
-from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
+from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
@@ -57,6 +65,10 @@ from elasticdl_worker.trainers.training_step import training_step
 
 _ALONE_STEPS = 100
 """After so many of them alone, steps are made in one go: tracing that takes as long as tracing them at first did."""
+_OF_LOSS = 2
+"""Numbers of a contribution: the denominator of its loss, and whether it is NaN for having none."""
+_LOOKED_AT = (2 * REFERENCE_ROWS, 1 << 9, 1 << 13)
+"""Records, for one of which ``feed`` makes a row."""
 _log = structlog.get_logger(__name__)
 
 
@@ -102,6 +114,7 @@ class KerasReplica:
         trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
         build_optimizer(self._optimizer, list(trained.values()))
         self._slots = OptimizerSlots(self._optimizer, trained)
+        self._denominators = self._measured() if spec.microbatches_per_step > 1 else None
         with training_step(self._module):
             self._steps = GroupSteps(
                 model,
@@ -109,10 +122,12 @@ class KerasReplica:
                 self._source.labels_spec,
                 self._optimizer,
                 eager=spec.eager,
-                keeps_predictions=metrics is not None,
+                keeps_predictions=metrics is not None or self._denominators is not None,
                 microbatches=spec.microbatches_per_step,
                 learn=partial(learn_rules, model, programs, self._source),
+                denominators=self._denominators,
             )
+        self._check_added_losses()
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
         self._layout = ModelLayout(
@@ -131,7 +146,6 @@ class KerasReplica:
         # it is one thing at a time.
         self._in_one_go = not (self._eager or self._nan.skips or own_turn() is not None)
         self._compares = not spec.fuses
-        self._fused_loss = FusedLoss(spec.microbatches_per_step > 1, cut, self.predict, self.evaluation_loss)
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -142,7 +156,10 @@ class KerasReplica:
     @property
     def lengths(self) -> Sequence[int]:
         """Length of each array of a contribution."""
-        return self._steps.lengths
+        lengths, buckets = self._steps.lengths, len(self._steps.buckets.lengths)
+        if self._denominators is None:
+            return lengths
+        return [*lengths[:buckets], sum(lengths[buckets:]) + _OF_LOSS]
 
     @property
     def layout(self) -> ModelLayout:
@@ -176,7 +193,8 @@ class KerasReplica:
             self._steps.restore()
             raise
         given = self._contribution(step, data, computed)
-        self._given = (given.arrays, computed.arrays)
+        if self._denominators is None:
+            self._given = (given.arrays, computed.arrays)
         return given
 
     @property
@@ -251,7 +269,6 @@ class KerasReplica:
     def _run(self, data: MicrobatchData, microbatch: int) -> Computed:
         batch = data.content
         with self._guarded(batch):
-            self._fused_loss.look(batch, data.fed)
             return self._steps.compute(
                 batch.features, batch.labels, tf.constant(data.fed, tf.float32), tf.constant(microbatch)
             )
@@ -259,11 +276,60 @@ class KerasReplica:
     def _contribution(self, step: int, data: MicrobatchData, computed: Computed) -> Contribution:
         batch, rows, loss = data.content, data.fed, float(computed.loss)
         arrays = [_view(array) for array in computed.arrays]
+        denominator = None
+        if self._denominators is not None:
+            weight = self._weight(batch, rows, computed)
+            void = not weight and not math.isfinite(loss)
+            if not weight and not (void and self._nan.skips):
+                loss = 0.0  # all rows are masked, and the loss of the update goes by other parts
+            arrays = self._weighed(arrays, weight / rows, [weight, float(void)])
+            denominator = 0.0 if self._denominators.adds else weight
         what = describe_not_finite(loss, arrays, len(self._steps.buckets.lengths), self._steps.buckets)
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        return Contribution(rows, arrays, loss, Skips(), self._measure(batch, computed.predictions, rows))
+        measure = self._measure(batch, computed.predictions, rows)
+        return Contribution(rows, arrays, loss, Skips(), measure, denominator=denominator)
+
+    def _weight(self, batch: Minibatch, rows: int, computed: Computed) -> float:
+        assert self._denominators is not None and computed.measured is not None and computed.predictions is not None
+        weight = self._denominators.of(computed.measured, rows, batch.labels, computed.predictions)
+        if weight != rows and not self._denominators.adds and self._adds_by_batch:
+            raise no_ratio("a mean by weights, to which the model adds what it computes of a minibatch (add_loss)")
+        return weight
+
+    def _weighed(self, arrays: list[Flat], factor: float, of_loss: list[float]) -> list[Flat]:
+        """Arrays whose gradients are times the rows, times a factor, and what of the loss is to be summed."""
+        buckets, state = (arrays[: len(self._steps.buckets.lengths)], arrays[len(self._steps.buckets.lengths) :])
+        if not factor:
+            buckets = [np.zeros_like(one) for one in buckets]
+        elif factor != 1.0:
+            buckets = [one * np.float32(factor) for one in buckets]
+        return [*buckets, np.concatenate([*state, np.array(of_loss, np.float32)])]
+
+    def _measured(self) -> KerasDenominators:
+        """Sees by the first records what denominator the loss has; all members see the same."""
+        for size in _LOOKED_AT:
+            first = self._source.first(size)
+            if first is not None:
+                break
+        else:
+            raise unmeasured(f"feed makes nothing of the first {_LOOKED_AT[-1]} records")
+        with self._guarded(first):
+            predictions = self._programs.infer(first.features, None)
+            halves = any(leaf.dtype.size < 4 and leaf.dtype.is_floating for leaf in tf.nest.flatten(predictions))
+            close = CLOSE_OF_HALF if halves else CLOSE
+            return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records, close)
+
+    def _check_added_losses(self) -> None:
+        """Refuses what a model adds to a sum, which each part would add again.
+
+        What it computes of a minibatch is a mean over rows, which a mean by weights does not go together with.
+        """
+        net = self._model.keras_model
+        self._adds_by_batch = any(getattr(layer, "_losses", None) for layer in net._flatten_layers())
+        if self._denominators is not None and self._denominators.adds and net.losses:
+            raise no_ratio("a sum over records, to which the model adds others (regularisers, add_loss)")
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:
@@ -276,7 +342,7 @@ class KerasReplica:
         return partial(self._metrics.of_minibatch, batch.labels, predictions, rows)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
-        """Makes one update by the mean over all rows."""
+        """Makes one update by the loss of all rows."""
         made, self._made = self._made, None
         if made is not None and sums is made:
             self._steps.remember()
@@ -288,11 +354,20 @@ class KerasReplica:
         self._set_rate(epoch)
         given, tensors = self._given
         self._given = ((), [])
+        denominator = float(rows)
+        if self._denominators is not None:
+            *buckets, rest = sums
+            denominator, void = rest[-_OF_LOSS:].tolist()
+            if void and not denominator:
+                raise all_masked()
+            # Without a denominator all gradients are 0.
+            denominator = 1.0 if self._denominators.adds else denominator or 1.0
+            sums = [*buckets, *([rest[:-_OF_LOSS]] if len(rest) > _OF_LOSS else [])]
         if sums is not given:  # who is alone applies what it computed
             tensors = [tf.convert_to_tensor(total) for total in sums]
         with device_turn(tf.test.experimental.sync_devices):
             with self._module.guard("the optimizer"):
-                self._steps.apply(tensors, tf.constant(rows, tf.float32))
+                self._steps.apply(tensors, tf.constant(rows, tf.float32), tf.constant(denominator, tf.float32))
             self._steps.remember()
 
     def _set_rate(self, epoch: int) -> None:

@@ -10,6 +10,7 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.replica.buckets import GradientBuckets
+from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.replica.randomness import find_generators, refuse_own_state
 from elasticdl_worker.trainers.tensorflow.replica.state_changes import StateChanges
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -32,11 +33,13 @@ class Computed(NamedTuple):
         loss: the mean over its rows, with regularisation.
         arrays: the buckets of gradients, and the changes of the state if there are any.
         predictions: in training mode; None unless they are kept.
+        measured: what ``KerasDenominators`` makes the denominator of the loss of; None where that is the rows.
     """
 
     loss: Tensor
     arrays: list[Tensor]
     predictions: Predictions | None
+    measured: Tensor | None
 
 
 class Updated(NamedTuple):
@@ -65,6 +68,7 @@ class GroupSteps:
         keeps_predictions: whether ``compute`` gives predictions.
         microbatches: of an update.
         learn: finds how state is merged of which no layer says it, by names; is given the generators' seeds, too.
+        denominators: of the loss; None where updates are of one part.
 
     Attributes:
         lengths: of each array of a contribution.
@@ -87,9 +91,11 @@ class GroupSteps:
         keeps_predictions: bool,
         microbatches: int,
         learn: Callable[[Sequence[str], Sequence[Variable]], None],
+        denominators: KerasDenominators | None = None,
     ) -> None:
         self._learn = learn
         self._model = model
+        self._denominators = denominators
         self._programs = programs
         self._optimizer = optimizer
         self._keeps_predictions = keeps_predictions
@@ -100,11 +106,11 @@ class GroupSteps:
         self._update: CompiledFunction[Updated] | None = None
         self._discover(self._signature)
         self.compute: Callable[[Features, Labels, Tensor, Tensor], Computed] = self._compute_now
-        self.apply: Callable[[list[Tensor], Tensor], None] = self._apply_now
+        self.apply: Callable[[list[Tensor], Tensor, Tensor], None] = self._apply_now
         if not eager:
             self.compute = CompiledFunction(self._compute_now, self._signature)
             sums = [tf.TensorSpec([length], tf.float32) for length in self.lengths]
-            self.apply = CompiledFunction(self._apply_now, (sums, tf.TensorSpec([], tf.float32)))
+            self.apply = CompiledFunction(self._apply_now, (sums, scalars[0], scalars[0]))
 
     def _discover(self, signature: tuple[object, ...]) -> None:
         """Traces the step once to see which variables have gradients, which are assigned to, and what is drawn."""
@@ -190,11 +196,12 @@ class GroupSteps:
         arrays = self.buckets.pack(gradients)
         if self._state.length:
             arrays.append(self._state.take(before, rows, microbatch))
-        return Computed(loss, arrays, predictions if self._keeps_predictions else None)
+        measured = None if self._denominators is None else self._denominators.measure(labels, predictions)
+        return Computed(loss, arrays, predictions if self._keeps_predictions else None, measured)
 
-    def _apply_now(self, sums: list[Tensor], rows: Tensor) -> None:
+    def _apply_now(self, sums: list[Tensor], rows: Tensor, denominator: Tensor) -> None:
         buckets = len(self.buckets.lengths)
-        self._optimize(self.buckets.unpack([total / rows for total in sums[:buckets]]))
+        self._optimize(self.buckets.unpack([total / denominator for total in sums[:buckets]]))
         if self._state.length:
             self._state.apply(sums[buckets], rows)
 

@@ -54,8 +54,12 @@ class TorchDenominators:
         start = 0 if at else kept
         if others := min(start + kept, rows) - start if rows > 1 else 0:
             targets, given = (_cut(values, start, start + others, rows) for values in (labels, predictions))
-            self.keep(targets, given)
-            self.of(others, _run(loss, targets, given, others).loss)
+            turned = _rebuilt(lambda leaf: leaf.flip(0) if leaf.ndim and leaf.is_floating_point() else leaf, given)
+            found = []
+            for outputs in (given, turned):
+                self.keep(targets, outputs)
+                found.append(self.of(others, _run(loss, targets, outputs, others).loss))
+            self._reference.check_same(found[0], found[1])
 
     @property
     def adds(self) -> bool:

@@ -27,10 +27,9 @@ from elasticdl_worker.group.replica import (
     ModelLayout,
     ReplicaState,
 )
-from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, REFERENCE_ROWS, unmeasured
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, REFERENCE_ROWS, all_masked, unmeasured
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
 from elasticdl_worker.trainers.replica_rules import (
@@ -72,7 +71,6 @@ _SMALL = 1024
 """Numbers of a buffer that is told in each step, whether or not the first records changed it."""
 _MOST_LOOKED_AT = 1 << 13
 """Records, for one of which ``feed`` makes a row."""
-_MASKED = "let no mask, ignore_index or class weight of 0 cover all records of a minibatch, or take larger ones"
 
 
 class TorchReplica:
@@ -265,9 +263,7 @@ class TorchReplica:
         marks, of_loss, changes = torch.split(rest, [self._buckets.marks, _OF_LOSS, self._state.length])
         denominator, void = of_loss.tolist()
         if void and not denominator:
-            raise NotFiniteError(
-                "the loss is nan in each part of a minibatch: none of its records counts", fix=_MASKED
-            )
+            raise all_masked()
         if self._denominators is not None and self._denominators.adds:
             denominator = 1.0
         # Without a denominator all gradients are 0.

@@ -1,0 +1,116 @@
+"""The objective of an update in parts is that of its minibatch in Keras, for every loss, or the job is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl_core.errors import UserCodeError
+from elasticdl_core.job import JobSpec
+from elasticdl_worker.reporting.failures import NotFiniteError
+from tests.fakes.group_steps import MICROBATCH
+from tests.integration.worker.small_jobs import make_job
+from tests.integration.worker.test_replica import make_step, records, replica_of, task_of
+
+pytestmark = pytest.mark.integration
+MODEL = """
+def forward(decay=None):
+    inputs = tf.keras.Input((3,))
+    x = tf.keras.layers.Dense(4, activation="tanh", kernel_regularizer=decay)(inputs)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
+
+def optimizer():
+    return tf.keras.optimizers.SGD(0.1)
+
+def squares(labels, predictions):
+    return tf.square(labels - predictions[:, 0])
+
+def weighed(labels, predictions):
+    weights = tf.where(labels > 0.5, 20.0, 1.0)
+    return tf.reduce_sum(weights * squares(labels, predictions)) / tf.reduce_sum(weights)
+
+def covered(labels, predictions):
+    mask = tf.cast(labels > 0.5, tf.float32)
+    return tf.reduce_sum(mask * squares(labels, predictions)) / tf.reduce_sum(mask)
+
+def added(labels, predictions):
+    return tf.reduce_sum(squares(labels, predictions)) * 0.1
+
+def root(labels, predictions):
+    return tf.sqrt(tf.reduce_mean(squares(labels, predictions)))
+
+def contrastive(labels, predictions):
+    alike = predictions @ tf.transpose(predictions)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(tf.shape(alike)[0]), alike))
+"""
+MASKED = (
+    MODEL.replace("inputs = tf.keras.Input((3,))", "inputs = tf.keras.Input((3, 1))").replace(
+        "(inputs)\n", "(tf.keras.layers.Masking()(inputs))\n"
+    )
+    + """
+def loss(labels, predictions):
+    return tf.keras.losses.MeanSquaredError()(tf.repeat(labels[:, None, None], 3, 1), predictions)
+
+def feed(dataset, mode, metadata):
+    def parse(columns):
+        values = tf.nn.relu(tf.strings.to_number(columns[1:]))
+        return values[:, None], tf.strings.to_number(columns[0])
+    return dataset.map(parse)
+"""
+)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    def make(module: str = MODEL, **fields: Any) -> JobSpec:
+        group = {"distribution_strategy": "AllReduceStrategy", "microbatches": 2, "max_workers": 2}
+        spec = make_job(tmp_path, module, records(), **fields)
+        return dataclasses.replace(spec, minibatch_size=2 * MICROBATCH, **group)
+
+    return make
+
+
+@pytest.mark.parametrize("fused", [1, 2])
+@pytest.mark.parametrize("loss", ["weighed", "added", "masked"])
+def test_the_parts_of_an_update_train_what_keras_trains_on_all_of_it(loss: str, fused: int, job: Any) -> None:
+    spec = job(MASKED if loss == "masked" else MODEL, **({} if loss == "masked" else {"loss": loss}))
+    replica = replica_of(dataclasses.replace(spec, deterministic=fused == 1))
+    net, module = replica.model.keras_model, replica._module
+    batch = replica.read(task_of(spec), 0, 2 * MICROBATCH).content
+    with tf.GradientTape() as tape:
+        whole = module.loss(batch.labels, net(batch.features, training=True))
+    wanted = [
+        (variable - 0.1 * gradient).numpy()
+        for variable, gradient in zip(
+            net.trainable_variables, tape.gradient(whole, net.trainable_variables), strict=True
+        )
+    ]
+    make_step([replica], spec, 0, microbatches=2, fused=fused)
+    for variable, value in zip(net.trainable_variables, wanted, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, atol=2e-6, err_msg=variable.name)
+
+
+def test_a_part_that_is_masked_as_a_whole_leaves_the_update_to_the_others(job: Any) -> None:
+    spec = job(loss="covered")
+    replica = replica_of(spec)
+    data = replica.read(task_of(spec), 0, MICROBATCH)
+    nothing = dataclasses.replace(data, content=dataclasses.replace(data.content, labels=tf.zeros(MICROBATCH)))
+    given = replica.compute(0, 0, nothing, 0)
+    assert (given.rows, given.loss, given.denominator) == (MICROBATCH, 0.0, 0.0)
+    assert not any(array.any() for array in given.arrays[:-1])
+    with pytest.raises(NotFiniteError, match="nan in each part"):
+        replica.apply(given.arrays, MICROBATCH, 0)
+
+
+@pytest.mark.parametrize("loss", ["root", "contrastive", "added"])
+def test_a_loss_that_parts_cannot_make_is_refused_before_the_first_update(loss: str, job: Any) -> None:
+    regularised = {"model_params": {"decay": "l2"}} if loss == "added" else {}
+    spec = job(loss=loss, **regularised)
+    with pytest.raises(UserCodeError, match="neither a sum nor a mean") as refused:
+        replica_of(spec)
+    assert "--microbatches 1" in refused.value.fix
