@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,13 @@ from pathlib import Path
 
 
 def _wait() -> None:
+    # signal.pause would wait for ever for a signal that came just before it.
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
     print("ready", flush=True)
     while True:
-        signal.pause()
+        woken.recv(1)
 
 
 def _leave(number: int, _frame: object) -> None:

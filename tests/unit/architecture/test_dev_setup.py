@@ -85,10 +85,13 @@ dev.VERBS["try"] = lambda _: dev.run([sys.executable, "-c", {child!r}])
 sys.exit(dev.main(["try"]))
 """
 CHILD = """
-import signal, sys
+import signal, socket, sys
+woken, waker = socket.socketpair()  # signal.pause would wait for ever for a signal that came just before it
+waker.setblocking(False)
+signal.set_wakeup_fd(waker.fileno())
 signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(7)))
 print("runs", flush=True)
-signal.pause()
+woken.recv(1)
 """
 
 
