@@ -46,6 +46,9 @@ Speeds = Mapping[str, Mapping[int, float]]
 Works = Mapping[str, ExpectedWork]
 """Records of one pass over data, by their key."""
 
+MOST = 1e18
+"""More than any job has or does: a status is its owner's to choose, and what is summed up must stay a number."""
+
 _DATA = {"training": "training_data", "evaluation": "validation_data", "prediction": "prediction_data"}
 
 
@@ -89,7 +92,7 @@ def rates(value: Any) -> dict[int, float]:
     """Measured speeds; entries that make no sense are left out, as a status is what a job's master says."""
     found: dict[int, float] = {}
     for count, rate in (value if isinstance(value, Mapping) else {}).items():
-        good = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+        good = isinstance(rate, int | float) and not isinstance(rate, bool) and 1 / MOST < rate < MOST
         if str(count).isdecimal() and len(str(count)) <= 6 and int(count) > 0 and good:
             found[int(count)] = float(rate)
     return found
@@ -97,7 +100,7 @@ def rates(value: Any) -> dict[int, float]:
 
 def number(value: Any) -> float:
     """A measured amount; 0 for what makes no sense."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST
     return float(value) if good else 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
-from elasticdl_runtime.scheduling import data_key, mean_work, snapshot_of
+from elasticdl_runtime.scheduling import data_key, mean_speeds, mean_work, snapshot_of
 
 pytestmark = pytest.mark.unit
 
@@ -64,6 +65,15 @@ def test_a_job_that_never_ran_has_the_records_of_those_on_the_same_data() -> Non
 
 def test_what_is_still_being_listed_is_no_count() -> None:
     assert mean_work([row("a", counted(50.0, listing=True)), row("b", {"progress": 3}), row("c")]) == {}
+
+
+@pytest.mark.parametrize("absurd", [10**400, 1e308, math.inf])
+def test_numbers_that_no_job_has_keep_nobody_from_being_planned(absurd: float) -> None:
+    status = {**counted(absurd), "throughput": {"1": absurd, "2": absurd}}
+    rows = [row("a", status), row("b", status), row("c", counted(100)), row("d", num_epochs="2")]
+    seen = snapshot_of(0.0, rows, {}, CapacityInfo(4), {})
+    assert {job.id: job.remaining_records for job in seen.jobs} == {"a": 100, "b": 100, "c": 100, "d": 200}
+    assert mean_speeds([{"kind": "k", "throughput": status["throughput"]}] * 2) == {}
 
 
 def test_whoever_stops_after_so_many_updates_has_no_more_to_do() -> None:
