@@ -145,7 +145,7 @@ def test_a_loss_with_a_denominator_of_its_own_is_that_of_the_minibatch(bench: Be
     """With class weights one worker and two trained to weights that differed by 0.72, both SUCCEEDED."""
     row = extremes(framework, first="9.0")
     if framework == KERAS:
-        weighed = "w = tf.where(y > 0, 20.0, 1.0)\n    return tf.reduce_sum(w * (p[:, 0] - y)**2) / tf.reduce_sum(w)"
+        weighed = "w = tf.where(y > 0, 20.0, 1.0)\n    return tf.reduce_sum(w * (p - y) ** 2) / tf.reduce_sum(w)"
     else:
         weighed = "w = torch.where(y > 0, 20.0, 1.0)\n    return (w * (p - y) ** 2).sum() / w.sum()"
     row = dataclasses.replace(row, source=f"{row.source}\n\ndef loss(y, p):\n    {weighed}\n")
