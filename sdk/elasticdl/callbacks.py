@@ -14,6 +14,7 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "GradientClipping",
+    "KeepBest",
     "LearningRateScheduler",
     "MaxStepsStopping",
     "SavedModelExporter",
@@ -59,18 +60,39 @@ class EarlyStopping(Callback):
         patience: number of evaluations without improvement after which training ends.
         mode: whether smaller (``min``) or larger (``max``) is better.
         min_delta: change that counts as an improvement.
+        restore_best_weights: keep the model of the best evaluation, too, as ``KeepBest`` does.
     """
 
     monitor: str = "loss"
     patience: int = 3
     mode: Literal["min", "max"] = "min"
     min_delta: float = 0.0
+    restore_best_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode is {self.mode!r}; give 'min' or 'max'")
         if self.patience < 1:
             raise ValueError(f"patience is {self.patience}; give 1 or more")
+
+
+@dataclass(frozen=True)
+class KeepBest(Callback):
+    """Keeps the checkpoint of the best evaluation, and exports it beside the last one, as ``--keep_best`` does.
+
+    Attributes:
+        monitor: name of the metric, as in ``eval_metrics_fn``; ``loss`` is there if the module has a loss.
+        mode: whether smaller (``min``) or larger (``max``) is better.
+        min_delta: change that counts as an improvement.
+    """
+
+    monitor: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"mode is {self.mode!r}; give 'min' or 'max'")
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ FIELDS: Mapping[str, str] = {
     "deterministic": "is compared with the local run by tests of groups, but for rounding",
     "checkpoint_dir": "is a place",
     "checkpoint_dir_for_init": "starts from another job: tests/e2e",
+    "keep_best": "says which checkpoint stays, and has tests of its own in test_training_rules.py",
     "output": "is a place",
     "output_format": "is of predictions",
     "priority": "is for the scheduler",

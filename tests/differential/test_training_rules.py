@@ -6,14 +6,18 @@ with which words it was refused. The master, its queue, the parameter servers an
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.differential.data import validated
-from tests.differential.driver import Bench, Row
+from tests.differential.driver import Bench, Outcome, Row, differences, read_weights
 from tests.differential.zoo import module
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
-OURS = "from elasticdl.callbacks import EarlyStopping, MaxStepsStopping, SavedModelExporter"
+OURS = "from elasticdl.callbacks import EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter"
 METRIC = "def eval_metrics_fn():\n    return {'error': keras.metrics.MeanAbsoluteError()}"
 NOTHING = """
     def feed(dataset, mode, metadata):
@@ -60,3 +64,43 @@ def test_the_same_is_refused(bench: Bench, row: Row) -> None:
     local, cluster = bench.local(row), bench.cluster(row, workers=1)
     assert local.error[0]
     assert (local.error[0] in cluster.error[0], local.error[1]) == (True, cluster.error[1])
+
+
+RATES = "def callbacks():\n    return [LearningRateScheduler(lambda version: 0.05 if version < 12 else 0.0)]"
+KEPT = [
+    # Of equal evaluations the first stays; of the largest errors the first is larger than all that follow.
+    (Row("best_of_equal_ones", module(OURS, METRIC, RATES), "callbacks", data=validated), "error:min", 12, 12),
+    (Row("best_is_the_first", module(METRIC), "callbacks", data=validated), "error:max", 6, 3),
+]
+
+
+@pytest.mark.parametrize(("row", "keep_best", "version", "of_two"), KEPT, ids=[row.name for row, *_ in KEPT])
+def test_the_model_of_the_best_evaluation_is_kept(
+    bench: Bench, row: Row, keep_best: str, version: int, of_two: int
+) -> None:
+    """Its export is the model that plain training has there, whoever trained it.
+
+    Two synchronous workers make half of the updates in an epoch.
+    """
+    fields: dict[str, Any] = {"keep_best": keep_best, "num_epochs": 4, "keep_checkpoint_max": 1}
+    there = bench.local(row, num_epochs=4, max_steps=version)
+    ways = {
+        "local": bench.local(row, **fields),
+        "servers": bench.cluster(row, workers=1, **fields),
+        "group": bench.group(row, **fields),
+    }
+    for way, outcome in ways.items():
+        _check_best(way, row, outcome, there, version)
+    alike = bench.local(row, alike=True, num_epochs=4, max_steps=of_two)
+    two = {"use_async": False, "grads_to_wait": 2, **fields, "num_epochs": 8}
+    _check_best("two", row, bench.cluster(row, workers=2, alike=True, **two), alike, of_two)
+
+
+def _check_best(way: str, row: Row, outcome: Outcome, there: Outcome, version: int) -> None:
+    assert outcome.error == ("", ""), way
+    folder = outcome.output / "best" if way == "local" else outcome.output.parent / "best"
+    assert differences(row, there, replace(there, weights=read_weights(folder))) == [], way
+    assert {"model.keras", "best/model.keras"} <= set(dict(outcome.history)["exported"]), way
+    kept = [json.loads(path.read_text()) for path in outcome.checkpoints.glob("*/manifest.json")]
+    assert [(one["version"], one["best"]["version"]) for one in kept if one["best"]] == [(version, version)], way
+    assert {one["version"] for one in kept} == {version, outcome.steps}, way

@@ -82,6 +82,7 @@ class World:
         self.initial: dict[str, Any] | None = None
         self.evaluations: list[do.PostEvaluation] = []
         self.artifacts: list[do.PostArtifact] = []
+        self.score: Callable[[int], float] | None = None
         self.events: list[do.PostEvent] = []
         self.lives: dict[Key, ProcessLife] = {}
         self.losses: dict[int, float] = {}
@@ -298,7 +299,7 @@ class World:
                             server.applied, server.version = Counter(saved.applied), saved.version
                             server.initialized, server.pins, server.rules_of = True, {}, saved.rules_of
                         self.tell(ev.ServersRestored(manifest["directory"], manifest["version"]))
-                case do.Save(kind, done, training_epoch, records_done):
+                case do.Save(kind, done, training_epoch, records_done) as save:
                     away = self.now < self.api_back_at
                     if not whole or away or self.rng.random() < self.save_fails:
                         self.tell(ev.SaveFailed(kind, "a PS does not answer"))
@@ -309,7 +310,8 @@ class World:
                     manifest = json.loads(
                         json.dumps({"done": done, "epoch": training_epoch, "records": records_done})
                     )
-                    manifest.update(version=version, directory=directory, kind=kind)
+                    kept_as, best = self.machine.checkpoints.book.marked_as(save, version)
+                    manifest.update(version=version, directory=directory, kind=kept_as, best=best)
                     manifest["start_version"] = self.machine.version.start
                     self.manifests = [m for m in self.manifests if m["version"] != version] + [manifest]
                     self.tell(ev.Saved(kind, copy.deepcopy(manifest)))

@@ -194,7 +194,11 @@ class WorkerBehaviour:
         if task.id.type is TaskType.EVALUATION:
             return json.dumps({"n": {"sum": [task.id.records], "kind": "mean"}}).encode()
         if task.id.type is TaskType.EVALUATION_SUMMARY:
-            return json.dumps({"n": float(json.loads(task.payload)["states"]["n"]["sum"][0])}).encode()
+            payload = json.loads(task.payload)
+            metrics = {"n": float(payload["states"]["n"]["sum"][0])}
+            if self.world.score is not None:
+                metrics["score"] = self.world.score(int(payload["model_version"]))
+            return json.dumps(metrics).encode()
         if task.id.type is TaskType.EXPORT:
             return json.dumps({"files": [{"name": "model.keras", "size": 1, "sha256": "x"}]}).encode()
         return b""

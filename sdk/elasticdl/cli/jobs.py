@@ -231,6 +231,9 @@ def _show(job: Job) -> None:
         console.print(Text(f"{chosen}: {strategy.get('reason', '')}"))
         if strategy.get("records_per_update"):
             console.print(Text(_updates(strategy)))
+    if job.best is not None:
+        best = f"{job.best['metric']} {job.best['value']:g}, evaluation {job.best['evaluation']}"
+        console.print(Text(f"best model: version {job.best['version']} ({best})"))
     if job.state.terminal:
         conclude(job)
 

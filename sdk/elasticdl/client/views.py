@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from elasticdl_core.best_evaluation import mark_of, marked_best
+from elasticdl_core.checkpoint_manifest import BestMark, newness
 from elasticdl_core.job import JobState, JobType
 from elasticdl_core.json_numbers import from_json
 
@@ -242,6 +244,12 @@ class Job(Mapping[str, Any]):
         if self.error is not None:
             return self.error.message
         return self.target_reason if self.state is JobState.QUEUED and self.target_reason else self.reason
+
+    @property
+    def best(self) -> BestMark | None:
+        """The evaluation whose model is kept as the best, if the job keeps one."""
+        manifests = [one["manifest"] for one in self.raw.get("checkpoints") or ()]
+        return mark_of(marked_best(sorted(manifests, key=newness)))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:

@@ -262,12 +262,13 @@ class ServerOperations:
         parts = await self._control.save(str(directory), one_version=self._has_rounds)
         if parts.ended:
             save = self._machine.epochs.advanced(save, parts.ended)
-        description = self._machine.gate.description
+        description, book = self._machine.gate.description, self._machine.checkpoints.book
+        kind, best = book.marked_as(save, parts.version)
         manifest: Manifest = {
             **self._provenance,
             "version": parts.version,
             "directory": str(directory),
-            "kind": save.kind,
+            "kind": kind,
             "created_at": time.time(),
             "num_ps": len({file["ps"] for file in parts.files}),
             "files": list(parts.files),
@@ -278,6 +279,7 @@ class ServerOperations:
             "start_version": self._machine.version.start,
             "columns": self._machine.plans.columns or [],
             "layers": description.get("layers", {}) if description else {},
+            "best": best,
         }
         failpoint("master.after_parts_saved")
         await asyncio.to_thread(commit_manifest, manifest)

@@ -27,6 +27,8 @@ from pathlib import Path
 
 from elasticdl.data import DataReader, Shard, columns_of, create_data_reader, params_like, with_columns
 from elasticdl.modes import Mode
+from elasticdl_core.best_evaluation import BEST, mark_of
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.group.steps import Step
@@ -49,6 +51,7 @@ from elasticdl_worker.local_group import LocalGroup, as_on_a_cluster
 from elasticdl_worker.own_loop.local import run_local_script
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
 from elasticdl_worker.trainers.declared_rules import declared_rules
+from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     Framework,
     LocalSteps,
@@ -61,6 +64,7 @@ from elasticdl_worker.trainers.in_group import make_replica
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
+from elasticdl_worker.trainers.other_tasks import module_apart
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
@@ -171,7 +175,8 @@ class _LocalRun:
         self._module = module
         self._emit = emit
         self._callbacks = framework.callbacks_of(module, spec)
-        self._rules = TrainingRules.of(spec, declared_rules(self._callbacks))
+        self._declared = declared_rules(self._callbacks)
+        self._rules = TrainingRules.of(spec, self._declared)
         self._left_out = self._skips = Skips()
         self._order = RecordOrder(spec.seed)
         self._validation_skips = Skips()
@@ -195,15 +200,22 @@ class _LocalRun:
         updates = course.begin(shards, progress)
         self._tell_start(shards)
         metrics: dict[str, float] = {}
-        stopped, evaluated_at = "", -1
+        stopped, evaluated_at, evaluations = "", -1, 0
         checkpoints = None
-        if LocalCheckpoints.are_wanted(spec):
+        best = self._rules.keep_best
+        if LocalCheckpoints.are_wanted(spec) or best is not None:
             checkpoints = LocalCheckpoints(spec, output, trainer.checkpoint, trainer.version, columns_of(reader))
 
         def judge(epoch: int) -> str:
-            nonlocal metrics, evaluated_at
+            nonlocal metrics, evaluated_at, evaluations
             assert evaluate is not None
             metrics, evaluated_at = evaluate(epoch), trainer.steps
+            evaluations += 1
+            if best is not None and checkpoints is not None:
+                value = best.improved(metrics, mark_of(checkpoints.best))
+                if value is not None:
+                    mark = best.mark(value, trainer.version, evaluations)
+                    checkpoints.save(BEST, trainer.version, epoch, progress.records, mark)
             return self._rules.observe(metrics)
 
         for epoch in range(spec.num_epochs):
@@ -231,6 +243,8 @@ class _LocalRun:
         if checkpoints is not None:
             checkpoints.save("final", trainer.version, spec.num_epochs if not stopped else epoch, progress.records)
         artifacts = self._export(trainer, output)
+        if checkpoints is not None and checkpoints.best is not None:
+            artifacts += self._export_best(checkpoints.best, reader, output)
         said = self._said()
         self._emit(
             {
@@ -426,6 +440,8 @@ class _LocalRun:
         if module.loss is not None:
             loss = trainer.evaluation_loss
         metrics = self._framework.make_metrics(module, loss, trainer.outputs)
+        if self._rules.keep_best is not None:
+            self._rules.keep_best.check_names(metrics.names)
         shards = list(reader.create_shards())
 
         def evaluate(epoch: int) -> dict[str, float]:
@@ -451,6 +467,27 @@ class _LocalRun:
     def _export(self, trainer: LocalSteps | LocalGroup, output: Path) -> list[OutputFile]:
         formats = self._rules.export_formats
         return trainer.export(output, formats) if formats else []
+
+    def _export_best(self, manifest: Manifest, reader: DataReader, output: Path) -> list[OutputFile]:
+        """Exports the model of the best evaluation from its checkpoint, as a cluster does."""
+        formats = list(self._rules.export_formats)
+        if not formats:
+            return []
+        request = ExportRequest.of(
+            {
+                "checkpoint_directory": manifest["directory"],
+                "manifest": manifest,
+                "output": str(output / BEST),
+                "formats": formats,
+            },
+            self._spec,
+            output,
+            self._declared,
+        )
+        source = self._source(reader, Mode.TRAINING)
+        with module_apart(self._framework, self._spec, self._module) as module:
+            files = self._framework.export_checkpoint(module, source, request, self._spec.seed)
+        return [{**file, "name": f"{BEST}/{file['name']}"} for file in files]
 
     def _ended(self) -> dict[str, object]:
         """The skipped records and what they mean, for the last event of a job that passes over its data once."""

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import structlog
 
-from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile, Provenance
+from elasticdl_core.best_evaluation import BEST, marked_best
+from elasticdl_core.checkpoint_manifest import BestMark, Manifest, ManifestFile, Provenance
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_worker.group.state_files import CheckpointPart
 
 _log = structlog.get_logger(__name__)
-_ASKED_BY = ("checkpoint_steps", "checkpoint_dir", "keep_checkpoint_max")
+_ASKED_BY = ("checkpoint_steps", "checkpoint_dir", "keep_checkpoint_max", "keep_best")
 _LEFT_FREE = "checkpoints"
 """Where they go that nobody gave a directory, within that of the output."""
 
@@ -66,19 +67,31 @@ class LocalCheckpoints:
         if every and version > self._begun_at and not version % every:
             self.save("periodic", version, epochs, records)
 
-    def save(self, kind: str, version: int, epochs: int, records: int) -> None:
+    @property
+    def best(self) -> Manifest | None:
+        """The checkpoint of the best evaluation."""
+        return marked_best(self._kept)
+
+    def save(self, kind: str, version: int, epochs: int, records: int, best: BestMark | None = None) -> None:
         """Takes one, unless there is one of this version.
 
         Args:
-            kind: ``periodic`` or ``final``.
+            kind: ``periodic``, ``best`` or ``final``.
             version: of the model.
             epochs: that are complete.
             records: that are in it, of this run.
+            best: its mark, if its model has the best evaluation so far.
 
         Raises:
             OSError: the disk does not allow it.
         """
         if self._kept and self._kept[-1]["version"] == version:
+            there = self._kept[-1]
+            there["kind"] = kind if kind != BEST else there["kind"]
+            if best is not None:
+                there["best"] = best
+            commit_manifest(there)
+            self._thin()
             return
         directory = self._directory.prepare(version)
         try:
@@ -99,6 +112,7 @@ class LocalCheckpoints:
                 "start_version": self._begun_at,
                 "columns": self._columns,
                 "layers": part.layers,
+                "best": best,
             }
             commit_manifest(manifest)
         except BaseException:
@@ -106,6 +120,15 @@ class LocalCheckpoints:
             raise
         _log.info("checkpoint", version=version, directory=str(directory))
         self._kept.append(manifest)
-        keep = self._spec.keep_checkpoint_max
-        while keep and len(self._kept) > keep:
-            self._directory.prune(self._kept.pop(0))
+        self._thin()
+
+    def _thin(self) -> None:
+        """Removes those that are too many, but for that of the best evaluation."""
+        keep, best = self._spec.keep_checkpoint_max, self.best
+        own = [one for one in self._kept if one["kind"] != BEST]
+        extra = own[:-keep] if keep else []
+        extra += [one for one in self._kept if one["kind"] == BEST]
+        for old in extra:
+            if old is not best:
+                self._directory.prune(old)
+                self._kept.remove(old)

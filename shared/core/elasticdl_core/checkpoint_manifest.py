@@ -35,6 +35,24 @@ class Provenance(TypedDict):
     code: str
 
 
+class BestMark(TypedDict):
+    """The mark of a checkpoint whose model has the best evaluation so far.
+
+    Attributes:
+        metric: by which.
+        mode: ``min`` or ``max``, which is better.
+        value: of that metric.
+        version: the model version that was evaluated.
+        evaluation: its number.
+    """
+
+    metric: str
+    mode: str
+    value: float
+    version: int
+    evaluation: int
+
+
 class Manifest(TypedDict):
     """A checkpoint. What is not required was added after the first checkpoints were written.
 
@@ -43,7 +61,7 @@ class Manifest(TypedDict):
         directory: where the files are, as an absolute path.
         files: those of all PS.
         job_id: whose it is.
-        kind: why it was taken: periodic, recovery, final, suspend.
+        kind: why it was taken: periodic, recovery, best, final, suspend.
         created_at: seconds since 1970.
         num_ps: how many PS wrote it.
         model: what the first PS says of the model.
@@ -57,6 +75,8 @@ class Manifest(TypedDict):
         columns: the names of the columns that the model was trained on, in the order of a record; empty where records
             have none.
         layers: what names of layers stand for in the module, as far as it says that.
+        best: the evaluation by which it was the best when it was written, if any; the newest mark
+            holds.
     """
 
     version: int
@@ -76,6 +96,7 @@ class Manifest(TypedDict):
     start_version: NotRequired[int]
     columns: NotRequired[list[str]]
     layers: NotRequired[dict[str, str]]
+    best: NotRequired[BestMark | None]
 
 
 def check_same_layers(saved: Mapping[str, str], present: Mapping[str, str]) -> None:

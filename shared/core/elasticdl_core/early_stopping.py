@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.model_description import EarlyStoppingRule
-
-_PREFIX = "val_"
+from elasticdl_core.watched_metric import find_metric, is_better, value_of
 
 
 @dataclass
@@ -78,14 +76,9 @@ class EarlyStoppingCounter:
         """
         if not metrics:
             return ""  # nothing was evaluated, and the report says so
-        name = next((one for one in (self.monitor, self.monitor.removeprefix(_PREFIX)) if one in metrics), None)
-        if name is None:
-            raise UserCodeError(
-                f"EarlyStopping watches {self.monitor!r}, but the evaluation gives {sorted(metrics)}",
-                fix="set monitor to one of these",
-            )
-        value = math.nan if metrics[name] is None else float(metrics[name])
-        if self._better(value):
+        name = find_metric("EarlyStopping", self.monitor, metrics)
+        value = value_of(metrics, name)
+        if is_better(value, self.best, self.mode, self.min_delta):
             self.best, self.waited = value, 0
             return ""
         self.waited += 1
@@ -93,9 +86,3 @@ class EarlyStoppingCounter:
             return ""
         what = "was never a number" if self.best is None else f"did not improve on {self.best:g}"
         return f"{name} {what} in {self.waited} evaluations"
-
-    def _better(self, value: float) -> bool:
-        if math.isnan(value) or self.best is None:
-            return not math.isnan(value)
-        gain = self.best - value if self.mode == "min" else value - self.best
-        return gain > self.min_delta

@@ -16,6 +16,14 @@ class EarlyStoppingRule(TypedDict):
     min_delta: float
 
 
+class BestRule(TypedDict):
+    """A rule of which evaluation is the best; see ``elasticdl_core.best_evaluation``."""
+
+    monitor: str
+    mode: str
+    min_delta: float
+
+
 class DenseEntry(TypedDict):
     """A dense parameter."""
 
@@ -46,6 +54,7 @@ class CallbackSettings(TypedDict):
     max_steps: int
     early_stopping: EarlyStoppingRule | None
     saved_model: bool
+    keep_best: NotRequired[BestRule | None]
 
 
 class ModelDescription(TypedDict):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elasticdl_core.best_evaluation import BestEvaluation
 from elasticdl_core.early_stopping import EarlyStoppingCounter
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
@@ -26,25 +27,34 @@ class DeclaredRules:
         max_steps: updates after which training ends; 0 for no limit.
         early_stopping: the rule of early stopping; None for none.
         saved_model: whether a SavedModel is to be exported, whatever the job says.
+        keep_best: the rule of the best evaluation, whose model is kept; None for none.
     """
 
     max_steps: int = 0
     early_stopping: EarlyStoppingCounter | None = None
     saved_model: bool = False
+    keep_best: BestEvaluation | None = None
 
     def to_mapping(self) -> CallbackSettings:
         """As JSON data, for a worker's description of the model."""
         early = None if self.early_stopping is None else self.early_stopping.to_mapping()
-        return {"max_steps": self.max_steps, "early_stopping": early, "saved_model": self.saved_model}
+        best = None if self.keep_best is None else self.keep_best.to_mapping()
+        return {
+            "max_steps": self.max_steps,
+            "early_stopping": early,
+            "saved_model": self.saved_model,
+            "keep_best": best,
+        }
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> DeclaredRules:
         """Reads what ``to_mapping`` made; of nothing it makes no rules."""
-        early = mapping.get("early_stopping")
+        early, best = mapping.get("early_stopping"), mapping.get("keep_best")
         return cls(
             int(mapping.get("max_steps") or 0),
             EarlyStoppingCounter.from_mapping(early) if early else None,
             bool(mapping.get(SAVED_MODEL)),
+            BestEvaluation.from_mapping(best) if best else None,
         )
 
 
@@ -58,6 +68,7 @@ class TrainingRules:
         export_formats: what to export, in order.
         early_stopping: the rule, with what it has seen; None for none.
         validates: whether there is validation data.
+        keep_best: the rule of the best evaluation, whose model is kept; None for none.
     """
 
     max_steps: int = 0
@@ -65,24 +76,38 @@ class TrainingRules:
     export_formats: tuple[str, ...] = ()
     early_stopping: EarlyStoppingCounter | None = None
     validates: bool = False
+    keep_best: BestEvaluation | None = None
 
     @classmethod
     def of(cls, spec: JobSpec, declared: DeclaredRules) -> TrainingRules:
-        """The rules of a job; a job that does not train has none but the formats."""
+        """The rules of a job; a job that does not train has none but the formats.
+
+        Raises:
+            UserCodeError: the job and its callbacks call different evaluations the best.
+        """
         formats = export_formats(spec.export_formats.split(","), declared)
         if spec.type is not JobType.TRAINING:
             return cls(export_formats=formats)
         validates = bool(spec.validation_data)
         limits = [limit for limit in (spec.max_steps, declared.max_steps) if limit]
         every = spec.evaluation_steps if validates else 0
-        return cls(min(limits, default=0), every, formats, declared.early_stopping, validates)
+        asked, best = BestEvaluation.parse(spec.keep_best), declared.keep_best
+        if asked and best and (asked.monitor, asked.mode) != (best.monitor, best.mode):
+            raise UserCodeError(
+                f"the job has --keep_best {spec.keep_best}, but callbacks() asks for that of "
+                f"{best.monitor}:{best.mode}",
+                fix="leave out one of them",
+            )
+        return cls(min(limits, default=0), every, formats, declared.early_stopping, validates, best or asked)
 
     def check(self) -> None:
         """Refuses rules that nothing would ever reach.
 
         Raises:
-            UserCodeError: early stopping without validation data.
+            UserCodeError: early stopping, or the best model, without validation data.
         """
+        if self.keep_best is not None:
+            self.keep_best.check(validates=self.validates)
         if self.early_stopping is not None:
             self.early_stopping.check(validates=self.validates)
 

@@ -6,7 +6,10 @@ from tests.differential.data import validated
 from tests.differential.driver import Row
 from tests.differential.zoo import module
 
-OURS = "from elasticdl.callbacks import EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter"
+OURS = (
+    "from elasticdl.callbacks import EarlyStopping, KeepBest, LearningRateScheduler, MaxStepsStopping, "
+    "SavedModelExporter"
+)
 METRIC = "def eval_metrics_fn():\n    return {'error': keras.metrics.MeanAbsoluteError()}"
 
 
@@ -104,9 +107,6 @@ ROWS = [
         data=validated,
         refused="watches 'loss', a metric of training",
     ),
-    refused(
-        "keras_early_stopping_best", "EarlyStopping('val_loss', restore_best_weights=True)", "restore_best_weights"
-    ),
     theirs("terminate_on_nan", "TerminateOnNaN()"),
     theirs("history", "History(), keras.callbacks.ProgbarLogger()"),
     refused("reduce_on_plateau", "ReduceLROnPlateau()", "ReduceLROnPlateau"),
@@ -114,6 +114,13 @@ ROWS = [
     theirs("keras_scheduler", "LearningRateScheduler(lambda epoch, rate: rate * 0.5)", two=""),
     refused("lambda_callback", "LambdaCallback()", "LambdaCallback"),
     refused("model_checkpoint", "ModelCheckpoint('/tmp/no.keras')", "ModelCheckpoint"),
+    refused(
+        "model_checkpoint_weights",
+        "ModelCheckpoint('/tmp/no.weights.h5', 'val_loss', save_best_only=True, save_weights_only=True)",
+        "save_weights_only",
+    ),
+    ours("keep_best_unknown", "KeepBest('no such metric')", data=validated, refused="no such metric"),
+    ours("keep_best_blind", "KeepBest()", refused="validation data"),
     refused("backup", "BackupAndRestore('/tmp/no')", "BackupAndRestore"),
     refused("csv_logger", "CSVLogger('/tmp/no.csv')", "CSVLogger"),
     refused("tensor_board", "TensorBoard('/tmp/no')", "TensorBoard"),

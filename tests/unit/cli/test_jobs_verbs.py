@@ -48,6 +48,10 @@ def test_a_list_is_filtered_by_the_api_and_cut(api: FakeApi, cli: Cli) -> None:
     assert (outcome.code, "needs a terminal" in outcome.err) == (2, True)
 
 
+BEST = [(0.5, 3), (0.75, 6)]
+"""Values of the marks of checkpoints, and their versions: the newest holds."""
+
+
 def test_one_job_is_shown_whole_or_as_json(api: FakeApi, cli: Cli) -> None:
     api.jobs["a-1"] = make_job(
         "a-1", state="RUNNING", target_workers=1, status=make_status(1, 4), target_reason="fair"
@@ -59,6 +63,12 @@ def test_one_job_is_shown_whole_or_as_json(api: FakeApi, cli: Cli) -> None:
     api.jobs["a-1"] |= {"state": "SUCCEEDED", "target_workers": 0}
     shown = cli("jobs", "get", "a-1").out
     assert "workers 1 to 3   priority 0" in shown, "a job that is over has no number of workers, and no reason for it"
+    assert "best model" not in shown
+    marks = [{"metric": "auc", "mode": "max", "value": value, "version": at, "evaluation": at} for value, at in BEST]
+    manifests = [{"version": mark["version"], "created_at": mark["version"], "best": mark} for mark in marks]
+    kept = [{"version": one["version"], "manifest": one} for one in [*manifests, {"version": 9, "best": None}]]
+    api.jobs["a-1"] |= {"checkpoints": kept}
+    assert "best model: version 6 (auc 0.75, evaluation 6)" in cli("jobs", "get", "a-1").out
 
 
 def test_an_unknown_job_is_told_and_exits_with_one(api: FakeApi, cli: Cli) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from elasticdl_core.best_evaluation import BestEvaluation
 from elasticdl_core.early_stopping import EarlyStoppingCounter
-from elasticdl_core.errors import UserCodeError
+from elasticdl_core.errors import InvalidInputError, SpecError, UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.training_rules import DeclaredRules, TrainingRules, check_trained, export_formats, success_reason
 
 pytestmark = pytest.mark.unit
@@ -109,3 +112,59 @@ def test_a_job_that_made_no_update_is_no_success() -> None:
     check_trained(96, 1)
     with pytest.raises(UserCodeError, match="none of the 96 records"):
         check_trained(96, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "monitor", "mode"),
+    [
+        ("auc", "auc", "max"),
+        ("val_loss", "val_loss", "min"),
+        ("clicks.binary_accuracy", "clicks.binary_accuracy", "max"),
+        ("mean_absolute_error", "mean_absolute_error", "min"),
+        ("score:max", "score", "max"),
+        ("a:b:min", "a:b", "min"),
+        ("auc:min", "auc", "min"),
+    ],
+)
+def test_what_is_the_best_is_known_of_some_names_and_said_of_others(text: str, monitor: str, mode: str) -> None:
+    assert BestEvaluation.parse(text) == BestEvaluation(monitor, mode)
+
+
+@pytest.mark.parametrize("text", ["score", "auc:high", ":max", "score:"])
+def test_a_job_that_does_not_say_what_is_the_best_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="does not say of which metric"):
+        BestEvaluation.parse(text)
+
+
+def test_of_equal_evaluations_the_first_is_the_best_and_nan_never_is() -> None:
+    rule, best = BestEvaluation("val_auc", "max"), None
+    kept = []
+    for number, value in enumerate([math.nan, 0.5, 0.5, 0.25, None, 0.75, 0.75], start=1):
+        better = rule.improved({"auc": value, "loss": 1.0}, best)
+        if better is not None:
+            best = rule.mark(better, 10 * number, number)
+            kept.append(number)
+    assert kept == [2, 6]
+    assert rule.improved({}, best) is None, "an evaluation without records"
+    assert BestEvaluation("auc", "max", 0.2).improved({"auc": 0.9}, best) is None, "it is no larger than min_delta"
+    with pytest.raises(UserCodeError, match=r"watches 'val_auc', but the evaluation gives \['loss'\]"):
+        rule.check_names(["loss"])
+    BestEvaluation("scores[1]", "max").check_names(["loss", "scores"])
+
+
+def test_a_job_and_its_callbacks_must_not_call_different_evaluations_the_best() -> None:
+    asked = spec(keep_best="auc")
+    assert TrainingRules.of(asked, DeclaredRules()).keep_best == BestEvaluation("auc", "max")
+    declared = DeclaredRules(keep_best=BestEvaluation("loss", "min"))
+    assert DeclaredRules.from_mapping(declared.to_mapping()) == declared
+    with pytest.raises(UserCodeError, match="--keep_best auc, but callbacks"):
+        TrainingRules.of(asked, declared)
+    with pytest.raises(UserCodeError, match="no validation data"):
+        TrainingRules.of(spec(validation_data=""), declared).check()
+
+
+def test_the_best_is_refused_without_validation_data_and_for_scripts() -> None:
+    with pytest.raises(SpecError, match="keep_best: the best model is that of an evaluation"):
+        spec(keep_best="auc", validation_data="")
+    with pytest.raises(SpecError, match="keep_best: a script does that itself"):
+        spec(keep_best="auc", model_def="m.__main__", framework="torch", distribution_strategy=ALL_REDUCE)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 
+from elasticdl_core.best_evaluation import marked_best
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EndCause
@@ -70,6 +72,59 @@ def test_no_record_is_lost_whatever_happens(part: int) -> None:
                 assert all(e.metrics == {"n": 9.0} for e in world.evaluations)
                 assert {e.training_epoch for e in world.evaluations} >= {1, 2}
                 assert len({e.number for e in world.evaluations}) == len(world.evaluations)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def scored(version: int) -> float:
+    """Up and down, NaN at times, often the same."""
+    return math.nan if version % 7 == 3 else float(version * 37 % 11)
+
+
+def check_best(world: World) -> None:
+    """The checkpoint of the best evaluation exists, is of the version that was evaluated, and was exported."""
+    best = marked_best(world.manifests)  # type: ignore[arg-type]
+    values = [e.metrics["score"] for e in world.evaluations if not math.isnan(e.metrics["score"])]
+    if best is None:
+        assert not values
+        return
+    mark = best["best"]
+    assert mark is not None
+    assert mark["value"] == scored(mark["version"]) == max(values)
+    assert best["version"] == mark["version"]
+    assert {server.version for server in world.checkpoints[best["directory"]]} == {mark["version"]}
+    assert {a.name for a in world.artifacts} == {"model.keras", "best/model.keras"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(3))
+def test_the_model_of_the_best_evaluation_is_kept_whatever_happens(part: int) -> None:
+    for seed in range(part, SEEDS // 3, 3):
+        world = make_world(
+            seed,
+            validation_data="/v",
+            keep_best="score:max",
+            num_epochs=3,
+            keep_checkpoint_max=seed % 3,
+            checkpoint_steps=[0, 5][seed % 2],
+            evaluation_steps=[0, 4][seed // 2 % 2],
+        )
+        world.score = scored
+        world.save_fails = 0.1 * (seed % 3)
+        faults = Faults(world)
+        world.start_master()
+
+        def until(world: World, faults: Faults = faults) -> bool:
+            if part:
+                faults.maybe()
+            return ended(world)
+
+        try:
+            run(world, until)
+            assert world.state is JobState.SUCCEEDED, (world.state, world.detail)
+            keep = world.spec.keep_checkpoint_max
+            assert not keep or len(world.manifests) <= keep + 1
+            check_best(world)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.data import columns_of, create_data_reader
+from elasticdl_core.best_evaluation import BEST, BestEvaluation, mark_of
+from elasticdl_core.checkpoint_manifest import BestMark, Manifest
 from elasticdl_core.errors import DataError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.mixed_order import MixedReading
@@ -23,7 +25,7 @@ from elasticdl_master.listing import has_own_reader, list_shards, open_readers
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
 from elasticdl_master.state.events import WorkerHeartbeat
 from elasticdl_master.state.failures import FailureBook
-from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
+from elasticdl_master.state.instructions import LaunchWorker, Save, TerminateWorker
 from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.metric_states import merge, metrics_of, states_of
@@ -255,6 +257,29 @@ class TestCheckpoints:
         for version in range(5):
             book.committed(manifest(version), 0.0)
         assert [m["version"] for m in book.manifests] == list(range(5))[-left:]
+
+    def test_the_best_one_stays_and_goes_when_another_is_better(self) -> None:
+        book = CheckpointBook(1, 1, 0.0)
+        rule = BestEvaluation("auc", "max")
+
+        def save(kind: str, version: int, mark: BestMark | None = None) -> list[Manifest]:
+            as_kind, best = book.marked_as(Save(kind, {}, 0, 0, mark), version)
+            made: Any = {**manifest(version, as_kind), "best": best}
+            return book.committed(made, 0.0)
+
+        save(BEST, 3, rule.mark(0.5, 3, 1))
+        assert (save(PERIODIC, 4), save(PERIODIC, 5)) == ([], [{**manifest(4), "best": None}])
+        # One of the same version takes its place and its mark, and its own kind.
+        save(BEST, 5, rule.mark(0.75, 5, 2))
+        assert [(m["version"], m["kind"]) for m in book.manifests] == [(5, PERIODIC)]
+        save("final", 6)
+        assert [(m["version"], mark_of(m) is not None) for m in book.manifests] == [(5, True), (6, False)]
+        # What has moved on since it was evaluated is not the best; it is good for a recovery.
+        assert book.marked_as(Save(BEST, {}, 0, 0, rule.mark(0.9, 7, 3)), 8) == (RECOVERY, None)
+        best = book.best
+        assert best is not None and best["version"] == 5
+        book.refuse(best["directory"])
+        assert book.best is None
 
     def test_a_refused_checkpoint_is_passed_over(self) -> None:
         book = CheckpointBook(1, 0, 0.0, [manifest(1), manifest(2)], manifest(0))

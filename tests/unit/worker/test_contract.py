@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import tf_keras
 
-from elasticdl.callbacks import EarlyStopping, SavedModelExporter
+from elasticdl.callbacks import EarlyStopping, KeepBest, SavedModelExporter
+from elasticdl_core.best_evaluation import BestEvaluation
 from elasticdl_core.contract import TABLE, Subject, Verdict, find
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
+from elasticdl_worker.trainers.declared_rules import declared_rules
 from elasticdl_worker.trainers.tensorflow.model.callbacks import translate_callbacks
 from elasticdl_worker.trainers.tensorflow.model.contract import _replaced, check_optimizer
 from elasticdl_worker.user_code import ModelModule
@@ -216,9 +218,19 @@ REFUSED = {
         "watches 'loss', a metric of training minibatches",
         "",
     ),
-    "the best weights": (
-        callbacks("[keras.callbacks.EarlyStopping(restore_best_weights=True)]"),
-        "EarlyStopping has restore_best_weights",
+    "checkpoints of every epoch": (
+        callbacks("[keras.callbacks.ModelCheckpoint('/tmp/no.keras')]"),
+        "ModelCheckpoint would save one worker's copy",
+        "",
+    ),
+    "checkpoints by a number of batches": (
+        callbacks("[keras.callbacks.ModelCheckpoint('/tmp/no.keras', save_best_only=True, save_freq=9)]"),
+        "ModelCheckpoint has save_freq",
+        "",
+    ),
+    "the best of training metrics": (
+        callbacks("[keras.callbacks.ModelCheckpoint('/tmp/no.keras', 'loss', save_best_only=True)]"),
+        "ModelCheckpoint watches 'loss', a metric of training minibatches",
         "",
     ),
     "a schedule in the optimizer too": (
@@ -390,6 +402,18 @@ def test_early_stopping_of_keras_becomes_ours() -> None:
     assert translate_callbacks([keras.callbacks.EarlyStopping("val_x", mode="max")]) == [
         EarlyStopping("x", 1, "max", 0.0)
     ]
+
+
+def test_what_keeps_the_best_model_in_keras_does_so_here() -> None:
+    given = [
+        keras.callbacks.EarlyStopping("val_auc", patience=2, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint("/tmp/no.keras", "val_auc", save_best_only=True),
+    ]
+    found = translate_callbacks(given)
+    assert found == [EarlyStopping("auc", 2, "max", 0.0, True), KeepBest("auc", "max")]
+    assert declared_rules(found).keep_best == BestEvaluation("auc", "max")
+    with pytest.raises(UserCodeError, match="by 'auc' and by 'loss'"):
+        declared_rules([*found, KeepBest()])
     with pytest.raises(UserCodeError, match="does not say whether more is better"):
         translate_callbacks([keras.callbacks.EarlyStopping("val_x")])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.errors import SpecError
+from elasticdl_core.errors import SpecError, UserCodeError
 from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_runtime.checkpoint_files import CheckpointFile, read_checkpoint
 from elasticdl_runtime.stored_checkpoints import MANIFEST, find_checkpoint
@@ -45,3 +45,24 @@ def test_a_run_that_says_nothing_of_them_writes_none(make_spec: Any, tmp_path: P
 def test_what_one_process_does_not_do_is_refused_by_the_run_itself(make_spec: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="table_admission: --local does not do it: only parameter servers do it"):
         run_local(make_spec(table_admission=3), tmp_path / "out", lambda event: None)
+
+
+@pytest.mark.parametrize("rule", ["accuracy:min", "no_such_metric:max"])
+def test_the_best_one_stays_and_is_exported(make_spec: Any, clicks: Path, tmp_path: Path, rule: str) -> None:
+    """An unknown metric is refused before the first record."""
+    spec = make_spec(validation_data=str(clicks), keep_best=rule, keep_checkpoint_max=1, num_epochs=2)
+    events: list[dict[str, Any]] = []
+    if "no_such" in rule:
+        with pytest.raises(UserCodeError, match="watches 'no_such_metric', but the evaluation gives"):
+            run_local(spec, tmp_path / "out", events.append)
+        assert not [event for event in events if event["event"] == "progress"]
+        return
+    run_local(spec, tmp_path / "out", events.append)
+    found = [event for event in events if event["event"] == "evaluation"]
+    worst = min(found, key=lambda event: event["metrics"]["accuracy"])
+    kept = [find_checkpoint(str(path)) for path in sorted((tmp_path / "out" / "checkpoints").iterdir())]
+    assert {one["version"] for one in kept} == {worst["step"], found[-1]["step"]}
+    assert {one["version"] for one in kept if one["best"]} == {worst["step"]}
+    names = [file["name"] for file in events[-1]["artifacts"]]
+    assert "best/model.safetensors" in names and "model.safetensors" in names
+    assert (tmp_path / "out" / "best" / "model.safetensors").is_file()

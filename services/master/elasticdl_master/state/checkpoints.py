@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.best_evaluation import BEST, mark_of, marked_best
+from elasticdl_core.checkpoint_manifest import BestMark, Manifest
 from elasticdl_core.job import JobType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -64,6 +65,25 @@ class CheckpointBook:
         """The checkpoint for PS that are empty: the newest of this job, or what it starts from."""
         return self.latest or self.initial
 
+    @property
+    def best(self) -> Manifest | None:
+        """The checkpoint of the best evaluation so far."""
+        return marked_best([one for one in self.manifests if one["directory"] not in self._refused])
+
+    def marked_as(self, save: do.Save, version: int) -> tuple[str, BestMark | None]:
+        """The kind of a checkpoint that is of a version, and its mark if it holds the best evaluation's model."""
+        kept = self.best
+        if save.best is not None and save.best["version"] == version:
+            mark: BestMark | None = save.best
+        else:
+            # Nothing has moved since: it is the same model, and takes the place of the one that was kept.
+            mark = mark_of(kept) if kept is not None and kept["version"] == version else None
+        if save.kind != BEST:
+            return save.kind, mark
+        # It takes the place of one of that version, which may have been asked for.
+        there = next((str(m.get("kind")) for m in self.manifests if m["version"] == version), RECOVERY)
+        return (there if there != RECOVERY else BEST if mark is not None else RECOVERY), mark
+
     def due(self, version: int, now: float) -> str:
         """The kind of checkpoint that is due, or nothing."""
         if self.saving:
@@ -103,9 +123,11 @@ class CheckpointBook:
         replaced = [m for m in self.manifests if m["version"] == manifest["version"]]
         self.manifests = [m for m in self.manifests if m["version"] != manifest["version"]] + [manifest]
         self._refused.discard(manifest["directory"])
-        own = [m for m in self.manifests if m.get("kind") != RECOVERY]
+        own = [m for m in self.manifests if m.get("kind") not in (RECOVERY, BEST)]
         extra = own[: -self.keep] if self.keep and len(own) > self.keep else []
-        extra += [m for m in self.manifests if m.get("kind") == RECOVERY and m is not manifest]
+        extra += [m for m in self.manifests if m.get("kind") in (RECOVERY, BEST) and m is not manifest]
+        best = self.best
+        extra = [m for m in extra if m is not best]
         for old in extra:
             self.manifests.remove(old)
         return extra + [m for m in replaced if m["directory"] != manifest["directory"]]
@@ -128,6 +150,7 @@ class Checkpoints:
     Attributes:
         book: the checkpoints that exist.
         trouble: why the last one could not be written; empty if it could.
+        candidate: the mark of an evaluation that is the best, while its model is still to be saved.
     """
 
     def __init__(self, job: JobContext, epochs: Epochs, version: ModelVersion) -> None:
@@ -144,6 +167,7 @@ class Checkpoints:
             setup.initial,
         )
         self.trouble = ""
+        self.candidate: BestMark | None = None
         self._not_before = 0.0
         self._failures = 0
         self._tell_at = 0.0
@@ -187,7 +211,7 @@ class Checkpoints:
         """Takes a checkpoint that contains at least what is done now."""
         self.book.begin(kind, self._version.present, now)
         epochs = self._epochs
-        return [do.Save(kind, epochs.snapshot(), epochs.epochs_done, epochs.records_done)]
+        return [do.Save(kind, epochs.snapshot(), epochs.epochs_done, epochs.records_done, self.candidate)]
 
     def must_wait(self, now: float) -> bool:
         """Whether it is too early for a checkpoint."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
+from elasticdl_core.best_evaluation import BEST
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
@@ -23,6 +26,8 @@ from elasticdl_master.state.schedule import EpochSequence
 from elasticdl_master.state.version import ModelVersion
 
 EXPORT_TASK = TaskId(TaskType.EXPORT, 0, 0, 0, 0)
+BEST_TASK = TaskId(TaskType.EXPORT, 0, 1, 0, 0)
+"""The export of the best evaluation's model, beside the last one."""
 
 
 class Closing:
@@ -40,7 +45,7 @@ class Closing:
 
     Attributes:
         final: the manifest of the last checkpoint, once it exists.
-        exported: whether the model was exported.
+        exported: whether the model was exported, and the best one.
         last_evaluation_begun: whether the evaluation after training was stopped has begun.
     """
 
@@ -75,8 +80,9 @@ class Closing:
                 return self._export() if self._is_trained(self.final) else []
             case ev.TaskReported(task=TaskId(type=TaskType.EXPORT) as task, result=result):
                 if self._job.single_tasks.finish(task):
-                    self.exported = True
-                    return list(artifacts_in(result))
+                    self.exported = self._job.single_tasks.done.issuperset(self._exports)
+                    folder = f"{BEST}/" if task == BEST_TASK else ""
+                    return [replace(one, name=f"{folder}{one.name}") for one in artifacts_in(result)]
             case ev.TalliesRead(tallies) if self.final is not None and not self._job.lifecycle.ending:
                 return self._audit.compare(tallies)
         return []
@@ -91,14 +97,19 @@ class Closing:
             return self._succeed()
         return self._close_training(now)
 
-    def payload(self) -> dict[str, Any]:
-        """The facts that a worker needs to export."""
-        if self.final is None:
+    def payload(self, task: TaskId) -> dict[str, Any]:
+        """The facts that a worker needs for an export."""
+        manifest, output = self.final, self._job.setup.output
+        if task == BEST_TASK:
+            manifest = self._checkpoints.book.best
+            # In the folder that the user named, else beside the job's own.
+            output = str((PurePath(output) if self._job.spec.output else PurePath(output).parent) / BEST)
+        if manifest is None:
             return {}
         return {
-            "checkpoint_directory": self.final["directory"],
-            "manifest": {key: value for key, value in self.final.items() if key != "done"},
-            "output": self._job.setup.output,
+            "checkpoint_directory": manifest["directory"],
+            "manifest": {key: value for key, value in manifest.items() if key != "done"},
+            "output": output,
             "formats": self._formats,
         }
 
@@ -136,7 +147,8 @@ class Closing:
         out += self._evaluate_last()
         saving = bool(self._checkpoints.book.saving)
         if self.final is None:
-            return out if saving else [*out, *self._checkpoints.save(FINAL, now)]
+            keeping = self._gate.rules.keep_best is not None and bool(self._evaluations.running)
+            return out if saving or keeping else [*out, *self._checkpoints.save(FINAL, now)]
         if not self._is_trained(self.final):
             return out
         out += self._export()
@@ -163,10 +175,16 @@ class Closing:
         return self._evaluations.begin(boundary=True, training_epoch=self._epochs.epochs_done)
 
     def _export(self) -> list[Instruction]:
-        if not self._formats or self.exported or EXPORT_TASK in self._job.single_tasks.pending:
+        tasks = self._job.single_tasks
+        new = [one for one in self._exports if one not in tasks.pending and one not in tasks.done]
+        if not self._formats or self.exported or not new:
             return []
-        self._job.single_tasks.add(EXPORT_TASK)
-        return [AddTasks([EXPORT_TASK], front=True)]
+        tasks.add(*new)
+        return [AddTasks(new, front=True)]
+
+    @property
+    def _exports(self) -> list[TaskId]:
+        return [EXPORT_TASK] if self._checkpoints.book.best is None else [EXPORT_TASK, BEST_TASK]
 
     def _succeed(self) -> list[Instruction]:
         out = self._job.lifecycle.start_running("all work is done already")

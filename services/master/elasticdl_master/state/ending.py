@@ -131,6 +131,8 @@ class JobEnding:
         if not decision.pauses or not trains or self._epochs.records_done == 0:
             return False
         latest = self._checkpoints.book.latest
+        if self._checkpoints.candidate is not None:
+            return True  # the best model so far is not kept yet
         current = (self._job.servers.version, self._epochs.snapshot())
         return latest is None or (latest["version"], latest["done"]) != current
 

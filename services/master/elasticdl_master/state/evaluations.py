@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from elasticdl_core.best_evaluation import BEST, BestEvaluation, mark_of
+from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.skips import Skips, doublings
 from elasticdl_core.task import TaskId, TaskType
@@ -14,6 +16,7 @@ from elasticdl_core.training_rules import DeclaredRules, TrainingRules
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.accounts import RecordAccount
+from elasticdl_master.state.checkpoints import Checkpoints
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.ledger import EpochLedger
@@ -31,6 +34,7 @@ class Stage(enum.StrEnum):
     PINNING = "pinning"
     RUNNING = "running"
     SUMMARY = "summary"
+    KEEPING = "keeping"
 
 
 @dataclass
@@ -45,6 +49,7 @@ class EvaluationRun:
         stage: where it stands.
         model_version: the version that it evaluates; -1 before it is pinned.
         results: what was reported with each task.
+        value: of the metric by which it is the best so far, while its model is being kept.
     """
 
     number: int
@@ -54,6 +59,7 @@ class EvaluationRun:
     stage: Stage = Stage.PINNING
     model_version: int = -1
     results: dict[TaskId, bytes] = field(default_factory=dict)
+    value: float | None = None
 
     @property
     def summary(self) -> TaskId:
@@ -99,18 +105,25 @@ class EvaluationRun:
 
     def to_record(self) -> EvaluationRecord:
         """The facts that the next master needs."""
-        return EvaluationRecord(self.number, self.training_epoch, self.boundary, str(self.stage), self.model_version)
+        return EvaluationRecord(
+            self.number, self.training_epoch, self.boundary, str(self.stage), self.model_version, self.value
+        )
 
 
 class Evaluations:
-    """Evaluates: pins, adds tasks, merges states, publishes.
+    """Evaluates: pins, adds tasks, merges states, publishes, has the model of the best one kept.
+
+    One that is the best so far is over when its model is saved: no other evaluation begins before, and it keeps its
+    pin, for which a group stands still.
 
     Args:
         job: what all parts share.
         epochs: what is done of the main work.
         version: the model version.
+        checkpoints: take the checkpoints.
 
     Attributes:
+        keep_best: the rule by which the best is kept; None for none.
         running: the evaluations in flight, by number.
         latest_number: the number of the evaluation that began last.
         metrics: of the last one that was published.
@@ -119,8 +132,10 @@ class Evaluations:
         skips: what it passed over.
     """
 
-    def __init__(self, job: JobContext, epochs: Epochs, version: ModelVersion) -> None:
+    def __init__(self, job: JobContext, epochs: Epochs, version: ModelVersion, checkpoints: Checkpoints) -> None:
         self._job = job
+        self._checkpoints = checkpoints
+        self.keep_best: BestEvaluation | None = None
         self._epochs = epochs
         self._version = version
         self._rules = TrainingRules.of(job.spec, DeclaredRules())  # callbacks change nothing of the cadence
@@ -140,6 +155,8 @@ class Evaluations:
         match event:
             case ev.Pinned(number, version):
                 return self._pinned(number, version)
+            case ev.Saved(manifest=manifest):
+                return self._saved(manifest)
             case ev.TaskReported(task=TaskId(type=TaskType.EVALUATION) as task, result=result):
                 run = self.of(task)
                 if run is not None and run.progress.plan.holds(task):
@@ -222,6 +239,8 @@ class Evaluations:
         validation = self._job.plans.validation
         if self.running or validation is None or not validation.listed or not self.is_due(self._version.present):
             return []
+        if self.keep_best is not None and not self._job.spec.by_group and self._job.workers.training_in_hand():
+            return []  # what is kept must be what was evaluated: updates of servers end first, a group stands still
         return self.begin(boundary=False, training_epoch=self._epochs.epochs_done)
 
     def merge_complete(self, now: float) -> list[do.Instruction]:
@@ -240,6 +259,19 @@ class Evaluations:
             out.append(do.AddTasks([run.summary], front=True))
         return out
 
+    def keep(self, now: float) -> list[do.Instruction]:
+        """Has the model of the best evaluation saved."""
+        run = next((one for one in self.running.values() if one.stage is Stage.KEEPING), None)
+        if run is None or self.keep_best is None or run.value is None:
+            return []
+        kept = mark_of(self._checkpoints.book.best)
+        if kept is not None and kept["evaluation"] == run.number:
+            return self._end(run)
+        if self._checkpoints.book.saving or self._checkpoints.must_wait(now):
+            return []
+        self._checkpoints.candidate = self.keep_best.mark(run.value, run.model_version, run.number)
+        return self._checkpoints.save(BEST, now)
+
     def take_unjudged(self) -> dict[str, float]:
         """The metrics of an evaluation that was published, the first time that they are asked for."""
         metrics, self._unjudged = self._unjudged, {}
@@ -257,6 +289,7 @@ class Evaluations:
         if self.running:
             self.latest_version = _LOST
         self.running.clear()
+        self._checkpoints.candidate = None
         return lost
 
     def restore(
@@ -288,26 +321,30 @@ class Evaluations:
             Stage(record.stage),
             record.model_version,
         )
+        run.value = record.value
         for task, result in results.items():
             if task.type is TaskType.EVALUATION and task.epoch == run.number and plan.holds(task):
                 run.progress.mark(task)
                 run.results[task] = result
         self.running[run.number] = run
-        return [do.Pin(run.number)] if run.stage is Stage.PINNING else []
+        # A group stands still for as long as its master says so.
+        return [do.Pin(run.number)] if run.stage is Stage.PINNING or self._job.spec.by_group else []
 
     def _pinned(self, number: int, version: int) -> list[do.Instruction]:
         run = self.running.get(number)
-        if run is None or run.stage is not Stage.PINNING:
+        if run is None:
             return [do.Unpin(number)]
+        if run.stage is not Stage.PINNING:
+            return self._evaluate_anew(run) if version != run.model_version else []
         run.stage, run.model_version = Stage.RUNNING, version
         self.latest_version = max(self.latest_version, version)
         return [do.AddTasks(run.pending(), front=True)]
 
     def _publish(self, task: TaskId, result: bytes) -> list[do.Instruction]:
-        run = self.running.pop(task.epoch, None)
-        if run is None:
+        run = self.running.get(task.epoch)
+        if run is None or run.stage is not Stage.SUMMARY:
             return []
-        out: list[do.Instruction] = [do.Unpin(run.number)]
+        out: list[do.Instruction] = []
         # Replays of reports may still come for a while: forget the evaluation before this one.
         if self._forgettable:
             out.append(do.ForgetTasks(self._forgettable))
@@ -325,10 +362,48 @@ class Evaluations:
             )
         try:
             metrics = {} if run.empty else metrics_of(result)
+            run.value = self._improvement(metrics)
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
             return out
         self.metrics, self.published, self._unjudged = metrics, True, metrics
+        out.append(do.PostEvaluation(run.number, run.model_version, run.training_epoch, metrics))
+        if run.value is None:
+            return [*self._end(run), *out]
+        run.stage = Stage.KEEPING
+        return out
+
+    def _improvement(self, metrics: Mapping[str, float]) -> float | None:
+        """The value by which an evaluation is the best so far, if it is."""
+        if self.keep_best is None:
+            return None
+        return self.keep_best.improved(metrics, mark_of(self._checkpoints.book.best))
+
+    def _saved(self, manifest: Manifest) -> list[do.Instruction]:
+        """A checkpoint exists: it may hold the model of the best evaluation, or of what came after it."""
+        mark, best = self._checkpoints.candidate, manifest.get("best")
+        run = self.running.get(mark["evaluation"]) if mark is not None else None
+        if run is None or mark is None:
+            return []
+        if best is not None and best["evaluation"] == mark["evaluation"]:
+            words = f"{mark['metric']} {mark['value']:g} is the best so far: version {mark['version']} is kept"
+            return [do.tell("best_model", words, **mark), *self._end(run)]
+        return self._evaluate_anew(run) if manifest["version"] != mark["version"] else []
+
+    def _evaluate_anew(self, run: EvaluationRun) -> list[do.Instruction]:
+        """The model moved on while it was evaluated, or before it was saved: evaluates what it is now."""
+        self.running.pop(run.number)
+        self._job.single_tasks.drop(run.summary)
+        self._checkpoints.candidate = None
+        self.latest_version = _LOST
+        words = f"the model moved on from version {run.model_version} before evaluation {run.number} was over"
+        again = self.begin(boundary=run.boundary, training_epoch=run.training_epoch)
+        return [do.tell("evaluated_again", words), do.Unpin(run.number), *again, do.RebuildQueue()]
+
+    def _end(self, run: EvaluationRun) -> list[do.Instruction]:
+        """An evaluation is over."""
+        self.running.pop(run.number)
+        self._checkpoints.candidate = None
         if run.boundary:
             self.epochs_evaluated.add(run.training_epoch)
-        return [*out, do.PostEvaluation(run.number, run.model_version, run.training_epoch, metrics)]
+        return [do.Unpin(run.number)]

@@ -54,6 +54,7 @@ class TrainingGate:
         self._version = version
         self.description: ModelDescription | None = None
         self.rules = TrainingRules.of(job.spec, DeclaredRules())
+        evaluations.keep_best = self.rules.keep_best
         self._returns_until = 0.0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
@@ -87,8 +88,8 @@ class TrainingGate:
         return self._version.start + own if own else 0
 
     def awaits_verdict(self, version: int) -> bool:
-        """Whether at a model version an evaluation is due, or in flight, whose result may end training."""
-        if self.rules.early_stopping is None or self._epochs.trained:
+        """Whether at a model version an evaluation is due, or in flight, past which nobody trains."""
+        if not self._waits_for_results or self._epochs.trained:
             return False
         return bool(self._evaluations.running) or self._evaluations.is_due(version)
 
@@ -136,6 +137,16 @@ class TrainingGate:
         if self.rules.early_stopping is not None:
             self.rules.early_stopping.best, self.rules.early_stopping.waited = best, waited
 
+    @property
+    def _waits_for_results(self) -> bool:
+        """Whether training waits for evaluations: they may end it, or the model that they are of is to be kept.
+
+        The model of a group stays as it is while it is evaluated, without that.
+        """
+        return self.rules.early_stopping is not None or (
+            self.rules.keep_best is not None and not self._job.spec.by_group
+        )
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     @property
@@ -148,9 +159,10 @@ class TrainingGate:
 
     def _read_rules(self) -> None:
         declared = DeclaredRules.from_mapping(self.description["callbacks"] if self.description else {})
-        self.rules = TrainingRules.of(self._job.spec, declared)
         try:
+            self.rules = TrainingRules.of(self._job.spec, declared)
             self.rules.check()
+            self._evaluations.keep_best = self.rules.keep_best
         except UserCodeError as error:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
 
@@ -180,7 +192,7 @@ class TrainingGate:
 
     def _is_too_early(self, lease: Lease) -> bool:
         """Whether a training task must wait: what workers hold already makes the next evaluation due."""
-        if lease.task.type is not TaskType.TRAINING or self.rules.early_stopping is None:
+        if lease.task.type is not TaskType.TRAINING or not self._waits_for_results:
             return False
         return self.awaits_verdict(self._version.present + self._updates_in_hand)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from elasticdl_core.checkpoint_manifest import Manifest
+from elasticdl_core.checkpoint_manifest import BestMark, Manifest
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EndCause, LifeStage
@@ -84,12 +84,14 @@ class Save:
     """Write a checkpoint and commit its manifest.
 
     ``done`` is the work that the checkpoint contains at least: it was recorded before the first PS is asked.
+    ``best`` marks it if it turns out to be of the version that is named there.
     """
 
     kind: str
     done: Mapping[str, Any]
     training_epoch: int
     records_done: int
+    best: BestMark | None = None
 
 
 @dataclass(frozen=True, slots=True)

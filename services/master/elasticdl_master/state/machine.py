@@ -84,8 +84,8 @@ class JobMachine:
         self.supervisor = WorkerSupervisor(job, self.throughput, self.troubles)
         self.epochs = epochs = Epochs(job.plans)
         self.listing = ShardListing(job, epochs)
-        self.evaluations = evaluations = Evaluations(job, epochs, version)
         self.checkpoints = checkpoints = Checkpoints(job, epochs, version)
+        self.evaluations = evaluations = Evaluations(job, epochs, version, checkpoints)
         self.gate = gate = TrainingGate(job, epochs, evaluations, checkpoints, version)
         self.schedule = schedule = EpochSequence(job, epochs, evaluations, gate, version)
         self.audit = RecordAudit(job, epochs, evaluations)
@@ -139,7 +139,7 @@ class JobMachine:
             ev.RestoreFailed: (self.recovery,),
             ev.Pinned: (self.version, self.evaluations, self.schedule),
             ev.RoundFlushed: (self.schedule,),
-            ev.Saved: (self.version, self.checkpoints, self.closing),
+            ev.Saved: (self.version, self.checkpoints, self.evaluations, self.closing),
             ev.SaveFailed: (self.checkpoints,),
             ev.TalliesRead: (self.closing,),
             # what is in the way
@@ -181,6 +181,7 @@ class JobMachine:
             self.checkpoints.save_due,
             self.schedule.advance,
             self.evaluations.merge_complete,
+            self.evaluations.keep,
             self.gate.hold,
         ):
             out += step(now)
@@ -227,7 +228,7 @@ class JobMachine:
             case TaskType.EVALUATION | TaskType.EVALUATION_SUMMARY if run is not None:
                 return run.payload(task)
             case TaskType.EXPORT:
-                return self.closing.payload()
+                return self.closing.payload(task)
             case TaskType.LIST_SHARDS:
                 return self.listing.payload(task)
         return {}

@@ -29,6 +29,7 @@ class EvaluationRecord:
         boundary: whether it stands at the end of an epoch.
         stage: where it stands.
         model_version: the version that it evaluates; -1 before it is pinned.
+        value: of the metric by which it is the best, while its model is being kept.
     """
 
     number: int
@@ -36,6 +37,7 @@ class EvaluationRecord:
     boundary: bool
     stage: str
     model_version: int
+    value: float | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.json_numbers import from_json
 from elasticdl_core.task import TaskType
-from elasticdl_core.training_rules import DeclaredRules
+from elasticdl_core.training_rules import DeclaredRules, TrainingRules
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
@@ -98,11 +98,15 @@ class OtherTasks:
         """Sets the model; refuses now what would end the first evaluation.
 
         Raises:
-            UserCodeError: the module's metrics do not suit the model, or its ``feed`` does not suit evaluations.
+            UserCodeError: the module's metrics do not suit the model, or the best model is to be kept by another one,
+                or its ``feed`` does not suit evaluations.
         """
         self._model = model
         if self._spec.validation_data:
-            self._evaluation_metrics()
+            metrics = self._evaluation_metrics()
+            best = TrainingRules.of(self._spec, self._declared).keep_best
+            if best is not None:
+                best.check_names(metrics.names)
             self._sources.source(Mode.EVALUATION)
 
     def try_predictions(self, model: HeldModel) -> None:
@@ -186,24 +190,30 @@ class OtherTasks:
         payload = json.loads(lease.task.payload or "{}")
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._declared)
         source = self._sources.source(self._sources.main)
-        with self._module_apart() as module:
+        with module_apart(self._framework, self._spec, self._module) as module:
             files = self._framework.export_checkpoint(module, source, request, self._spec.seed)
         return TaskOutcome(0, {"files": files})
 
-    @contextlib.contextmanager
-    def _module_apart(self) -> Iterator[ModelModule]:
-        """The user's module imported once more: what is built of it does not take the place of the model in use.
 
-        A module may keep its model in a global, which its loss or metrics then ask.
-        """
-        if not self._module.roots:
-            yield self._module
-            return
-        (zoo,) = self._module.roots
-        with importing_apart(zoo):
-            try:
-                module = self._framework.load_module(self._spec, zoo)
-            except UserCodeError as error:  # as of a name that can be registered once
-                _log.warning("the module cannot be imported twice", reason=error.message)
-                module = self._module
-            yield module
+@contextlib.contextmanager
+def module_apart(framework: Framework, spec: JobSpec, module: ModelModule) -> Iterator[ModelModule]:
+    """The user's module imported once more: what is built of it does not take the place of the model in use.
+
+    A module may keep its model in a global, which its loss or metrics then ask.
+
+    Args:
+        framework: of the job's model.
+        spec: the job.
+        module: as it is in use.
+    """
+    if not module.roots:
+        yield module
+        return
+    (zoo,) = module.roots
+    with importing_apart(zoo):
+        try:
+            apart = framework.load_module(spec, zoo)
+        except UserCodeError as error:  # as of a name that can be registered once
+            _log.warning("the module cannot be imported twice", reason=error.message)
+            apart = module
+        yield apart

@@ -98,7 +98,7 @@ CALLBACKS = (
         _CALLBACK,
         _YES,
         "elasticdl.callbacks.LearningRateScheduler elasticdl.callbacks.MaxStepsStopping "
-        "elasticdl.callbacks.EarlyStopping elasticdl.callbacks.SavedModelExporter",
+        "elasticdl.callbacks.EarlyStopping elasticdl.callbacks.KeepBest elasticdl.callbacks.SavedModelExporter",
         "does what its documentation says",
     ),
     rows(
@@ -106,7 +106,16 @@ CALLBACKS = (
         _AS,
         "EarlyStopping",
         "becomes elasticdl.callbacks.EarlyStopping: it counts evaluations, one for each epoch unless "
-        "--evaluation_steps is given; `val_loss` is the loss of the evaluation",
+        "--evaluation_steps is given; `val_loss` is the loss of the evaluation. With restore_best_weights the model "
+        "of the best evaluation is exported beside the last one, as `best`",
+    ),
+    rows(
+        _CALLBACK,
+        _AS,
+        "ModelCheckpoint",
+        "becomes elasticdl.callbacks.KeepBest where it has save_best_only: the checkpoint of the best evaluation is "
+        "kept and exported as `best`, in the job's formats, and nothing is written to its path. Without "
+        "save_best_only, or with save_weights_only, save_freq or initial_value_threshold, it is refused",
     ),
     rows(
         _CALLBACK,
@@ -132,7 +141,7 @@ CALLBACKS = (
     rows(
         _CALLBACK,
         _NO,
-        "ModelCheckpoint BackupAndRestore OrbaxCheckpoint",
+        "BackupAndRestore OrbaxCheckpoint",
         "would save one worker's copy of the model",
         "use --checkpoint_steps, --checkpoint_dir and --keep_checkpoint_max; the trained model is exported by itself",
     ),

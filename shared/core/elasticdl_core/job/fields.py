@@ -208,6 +208,9 @@ class JobFields:
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
         checkpoint_dir: where checkpoints go; empty for the job's own directory.
         keep_checkpoint_max: keep the last N; 0 keeps all.
+        keep_best: ``METRIC:max`` or ``METRIC:min``, such as ``auc:max``: keep the checkpoint of the evaluation in
+            which it was best, whatever keep_checkpoint_max says, and export it beside the last one, as ``best``.
+            Training waits for each evaluation. Names like loss and auc say themselves which is better.
         checkpoint_dir_for_init: a checkpoint to start from, or a directory of them: the one that was saved last.
         output: where the exported model, or predictions, go; empty for the job's artifacts.
         output_format: format of predictions, ``npz``, ``csv`` or ``parquet``; empty to go by the ending of the
@@ -289,6 +292,7 @@ class JobFields:
     checkpoint_steps: int = 0
     checkpoint_dir: str = ""
     keep_checkpoint_max: int = 3
+    keep_best: str = ""
     checkpoint_dir_for_init: str = ""
     output: str = ""
     output_format: str = ""

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import shlex
 
+from elasticdl_core.best_evaluation import BestEvaluation
 from elasticdl_core.devices import HIDING, WHOLE, parse_request
 from elasticdl_core.errors import InvalidInputError, Problem
 from elasticdl_core.job.fields import (
@@ -43,6 +44,7 @@ OF_MODULES = (
     "validation_data",
     "prediction_data",
     "evaluation_steps",
+    "keep_best",
     "output_format",
     "export_formats",
     "eager",
@@ -105,6 +107,10 @@ def value_problems(spec: JobFields) -> list[Problem]:
         parse_request(spec.worker_resource_request)
     except InvalidInputError as error:
         problems.append(Problem("worker_resource_request", error.message, error.fix))
+    try:
+        BestEvaluation.parse(spec.keep_best)
+    except InvalidInputError as error:
+        problems.append(Problem("keep_best", error.message, error.fix))
     for name in HIDING:
         need(
             spec.envs.get(name, "") in ("", "-1", "void", "none"),
@@ -297,6 +303,12 @@ def combination_problems(spec: JobFields) -> list[Problem]:
         not spec.evaluation_steps or bool(spec.validation_data),
         "evaluation_steps",
         "there is nothing to evaluate on",
+        "give --validation_data",
+    )
+    need(
+        not spec.keep_best or bool(spec.validation_data),
+        "keep_best",
+        "the best model is that of an evaluation, and there is nothing to evaluate on",
         "give --validation_data",
     )
     problems += _script_problems(spec) if spec.runs_script else []

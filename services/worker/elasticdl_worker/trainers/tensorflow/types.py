@@ -300,6 +300,17 @@ class KerasEarlyStopping(Protocol):
     start_from_epoch: int
 
 
+class KerasModelCheckpoint(Protocol):
+    """Keras' callback ``ModelCheckpoint``; ``best`` is its ``initial_value_threshold`` until it has seen a value."""
+
+    monitor: str
+    monitor_op: Callable[..., object]
+    save_best_only: bool
+    save_weights_only: bool
+    save_freq: str | int
+    best: float | None
+
+
 class KerasLearningRateScheduler(Protocol):
     """Keras' callback ``LearningRateScheduler``."""
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from elasticdl.callbacks import Callback, EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter
+from elasticdl.callbacks import (
+    Callback,
+    EarlyStopping,
+    KeepBest,
+    LearningRateScheduler,
+    MaxStepsStopping,
+    SavedModelExporter,
+)
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.watched_metric import direction_of
 from elasticdl_worker.trainers.declared_rules import LIST_OF_CALLBACKS, given_callbacks
 from elasticdl_worker.trainers.tensorflow.framework import keras
 from elasticdl_worker.trainers.tensorflow.model.contract import describe_class
-from elasticdl_worker.trainers.tensorflow.types import KerasEarlyStopping, KerasLearningRateScheduler
+from elasticdl_worker.trainers.tensorflow.types import (
+    KerasEarlyStopping,
+    KerasLearningRateScheduler,
+    KerasModelCheckpoint,
+)
 from elasticdl_worker.user_code import ModelModule
 
-OWN = (EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)
-_RISING = ("acc", "accuracy", "auc", "precision", "recall")
+OWN = (EarlyStopping, KeepBest, LearningRateScheduler, MaxStepsStopping, SavedModelExporter)
 
 
 @dataclass(frozen=True)
@@ -98,40 +110,68 @@ def _translate(callback: object) -> Callback | None:
 
 
 def _early_stopping(callback: KerasEarlyStopping) -> EarlyStopping:
+    name = _watched(callback)
+    _refuse_options(
+        callback, baseline=callback.baseline is not None, start_from_epoch=bool(callback.start_from_epoch)
+    )
+    return EarlyStopping(
+        name,
+        max(1, int(callback.patience)),
+        _mode(callback, name),
+        abs(float(callback.min_delta)),
+        bool(callback.restore_best_weights),
+    )
+
+
+def _keep_best(callback: KerasModelCheckpoint) -> KeepBest:
+    if not callback.save_best_only:
+        raise UserCodeError(
+            "the Keras callback ModelCheckpoint would save one worker's copy of the model",
+            fix="use --checkpoint_steps, --checkpoint_dir and --keep_checkpoint_max, or give it save_best_only=True",
+        )
+    name = _watched(callback)
+    _refuse_options(
+        callback,
+        save_weights_only=bool(callback.save_weights_only),
+        save_freq=callback.save_freq != "epoch",
+        initial_value_threshold=callback.best is not None and math.isfinite(callback.best),
+    )
+    return KeepBest(name, _mode(callback, name))
+
+
+def _watched(callback: KerasEarlyStopping | KerasModelCheckpoint) -> str:
+    """The metric of evaluations that a callback watches."""
     monitor = str(callback.monitor)
     if not monitor.startswith("val_"):
         raise UserCodeError(
-            f"the Keras callback EarlyStopping watches {monitor!r}, a metric of training minibatches",
+            f"the Keras callback {type(callback).__name__} watches {monitor!r}, a metric of training minibatches",
             fix=f"watch an evaluation: monitor='val_{monitor}'",
         )
-    for option, asks in (
-        ("restore_best_weights", callback.restore_best_weights),
-        ("baseline", callback.baseline is not None),
-        ("start_from_epoch", callback.start_from_epoch),
-    ):
+    return monitor.removeprefix("val_")
+
+
+def _refuse_options(callback: object, **asked: bool) -> None:
+    for option, asks in asked.items():
         if asks:
             raise UserCodeError(
-                f"the Keras callback EarlyStopping has {option}, which a job cannot do",
-                fix=f"leave out {option}"
-                + ("; use --checkpoint_steps and export the best checkpoint" if option.startswith("restore") else ""),
+                f"the Keras callback {type(callback).__name__} has {option}, which a job cannot do",
+                fix=f"leave out {option}",
             )
-    name = monitor.removeprefix("val_")
-    return EarlyStopping(name, max(1, int(callback.patience)), _mode(callback, name), abs(float(callback.min_delta)))
 
 
-def _mode(callback: KerasEarlyStopping, name: str) -> Literal["min", "max"]:
+def _mode(callback: KerasEarlyStopping | KerasModelCheckpoint, name: str) -> Literal["min", "max"]:
     # Version 2 keeps no mode, but the comparison that follows from it.
     mode = getattr(callback, "mode", None) or str(getattr(callback.monitor_op, "__name__", ""))
     if mode in ("min", "less"):
         return "min"
     if mode in ("max", "greater"):
         return "max"
-    if name == "loss":
-        return "min"
-    if name.endswith(_RISING):
-        return "max"
+    known = direction_of(name)
+    if known:
+        return "max" if known == "max" else "min"
     raise UserCodeError(
-        f"the Keras callback EarlyStopping watches {callback.monitor!r} and does not say whether more is better",
+        f"the Keras callback {type(callback).__name__} watches {callback.monitor!r} and does not say whether more is "
+        "better",
         fix="give mode='max' or mode='min'",
     )
 
@@ -148,6 +188,7 @@ def _epoch_rates(callback: KerasLearningRateScheduler) -> EpochSchedule:
 _TRANSLATIONS: dict[str, Callable[..., Callback]] = {
     "EarlyStopping": _early_stopping,
     "LearningRateScheduler": _epoch_rates,
+    "ModelCheckpoint": _keep_best,
 }
 
 

@@ -11,6 +11,7 @@ from elasticdl.callbacks import (
     Callback,
     EarlyStopping,
     GradientClipping,
+    KeepBest,
     LearningRateScheduler,
     MaxStepsStopping,
 )
@@ -20,7 +21,7 @@ from elasticdl_worker.trainers.declared_rules import given_callbacks
 from elasticdl_worker.trainers.torch.model.optimizers import TorchScheduler, clipping_of
 from elasticdl_worker.user_code import ModelModule
 
-OWN = (EarlyStopping, GradientClipping, LearningRateScheduler, MaxStepsStopping)
+OWN = (EarlyStopping, GradientClipping, KeepBest, LearningRateScheduler, MaxStepsStopping)
 
 
 def callbacks_of(module: ModelModule) -> list[Callback]:

@@ -3,7 +3,7 @@ import { url } from "../../api.js";
 import { html } from "../../lib.js";
 import { href } from "../../address.js";
 import { useMay } from "../../session.js";
-import { Button, Copyable, Panel } from "../../ui/elements.js";
+import { Badge, Button, Copyable, Panel } from "../../ui/elements.js";
 import { bytes, count, measure } from "../../ui/format.js";
 import { saveJson } from "../../ui/save.js";
 import { Empty } from "../../ui/states.js";
@@ -39,8 +39,13 @@ const filesIn = (manifest) => {
 /** The manifest of a checkpoint as a file. */
 const saveManifest = (job, checkpoint) => saveJson(`${job.id}-checkpoint-${checkpoint.version}.json`, checkpoint.manifest, 2);
 
-const checkpointColumns = (job, may) => [
-  { key: "version", label: "Version", number: true, cell: (one) => html`<b>${count(one.version)}</b>` },
+/** The evaluation whose model is kept as the best: the newest mark. */
+const bestOf = (checkpoints) => checkpoints.filter((one) => one.manifest.best)
+  .sort((one, other) => (one.manifest.created_at || 0) - (other.manifest.created_at || 0)).at(-1)?.manifest.best;
+const markOf = (best) => html` <${Badge} tone="good" title=${`${best.metric} ${measure(best.value)}`}>Best<//>`;
+
+const checkpointColumns = (job, may, best) => [
+  { key: "version", label: "Version", number: true, cell: (one) => html`<b>${count(one.version)}</b>${best?.version === one.version && markOf(best)}` },
   { key: "at", label: "Committed", cell: (one) => html`<${Ago} at=${one.committed_at} />` },
   { key: "files", label: "Files", number: true, cell: (one) => count(filesIn(one.manifest).length) },
   { key: "size", label: "Size", number: true, cell: (one) => bytes(filesIn(one.manifest).reduce((sum, file) => sum + file.size, 0)) },
@@ -58,9 +63,10 @@ const artifactColumns = (job) => [
 /** The files of a job. */
 export function Files({ job }) {
   const maySubmit = useMay("submit");
+  const best = bestOf(job.checkpoints);
   const metrics = [...new Set(job.evaluations.flatMap((one) => Object.keys(one.metrics)))].sort();
   const evaluationColumns = [
-    { key: "version", label: "Version", number: true, cell: (one) => count(one.model_version) },
+    { key: "version", label: "Version", number: true, cell: (one) => html`${count(one.model_version)}${best?.evaluation === one.number && markOf(best)}` },
     { key: "epoch", label: "Epochs done", number: true, cell: (one) => count(one.training_epoch) },
     ...metrics.map((name) => ({ key: `m.${name}`, label: name, number: true, cell: (one) => measure(one.metrics[name]) })),
     { key: "at", label: "When", number: true, cell: (one) => html`<${Ago} at=${one.at} />` },
@@ -70,7 +76,7 @@ export function Files({ job }) {
     <${Panel} title="Artifacts" class="flush" note=${job.artifacts.length ? bytes(job.artifacts.reduce((sum, one) => sum + one.size, 0)) : ""}
       actions=${folders.map((one) => html`<${Button} key=${one.name} class="small" icon="download" href=${artifactUrl(job.id, one.name)} download>${one.name}.zip (${bytes(one.size)})<//>`)}>
       <${Table} caption="Artifacts" columns=${artifactColumns(job)} rows=${job.artifacts} id=${(one) => one.name} empty=${html`<${Empty} title="None yet">The export comes at the end.<//>`} /><//>
-    <${Panel} title="Checkpoints" class="flush half"><${Table} caption="Checkpoints" columns=${checkpointColumns(job, maySubmit)} rows=${[...job.checkpoints].reverse()} id=${(one) => String(one.version)} empty=${html`<${Empty} title="None yet" />`} /><//>
+    <${Panel} title="Checkpoints" class="flush half"><${Table} caption="Checkpoints" columns=${checkpointColumns(job, maySubmit, best)} rows=${[...job.checkpoints].reverse()} id=${(one) => String(one.version)} empty=${html`<${Empty} title="None yet" />`} /><//>
     <${Panel} title="Evaluations" class="flush half"><div class="tall"><${Table} caption="Evaluations" columns=${evaluationColumns} rows=${[...job.evaluations].reverse().slice(0, 200)} id=${(one) => String(one.number)} empty=${html`<${Empty} title="None yet" />`} /></div><//>
   </div>`;
 }
