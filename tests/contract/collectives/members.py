@@ -25,6 +25,8 @@ from elasticdl_worker.collectives.waiting import SilenceLimits
 
 SECRET = b"only for tests, and long enough."
 DEADLINE_S = 60.0
+START_S = 110.0
+"""For a process that imports a framework beside others that do."""
 
 
 def leaf_of(seed: int, microbatch: int, bucket: int, length: int, dtype: str) -> np.ndarray:
@@ -291,9 +293,11 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
     ).hexdigest()
 
 
-def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits, device: int) -> None:
+def _serve(pipe: Any, adapter: str, folder: str, host: str, limits: SilenceLimits, device: int) -> None:
     if device >= 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+    if adapter.startswith(("gloo", "nccl")):
+        import torch.distributed  # noqa: F401 - so that forming a group does not wait for it
     member = Member(folder, host, limits)
     while True:
         try:
@@ -310,25 +314,29 @@ def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits, device: int
 class MemberProcess:
     """One member, as the test sees it."""
 
-    def __init__(self, folder: str, host: str, limits: SilenceLimits, device: int = -1) -> None:
+    def __init__(self, adapter: str, folder: str, host: str, limits: SilenceLimits, device: int = -1) -> None:
         self.device = device
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, folder, host, limits, device), daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(other, adapter, folder, host, limits, device), daemon=True
+        )
         self.process.start()
         other.close()
         self._endpoint = b""
 
     @property
     def endpoint(self) -> bytes:
-        self._endpoint = self._endpoint or self.call("endpoint")
+        if not self._endpoint:
+            self.begin("endpoint")
+            self._endpoint = self.answer(START_S)
         return self._endpoint
 
     def begin(self, method: str, *arguments: Any, **keywords: Any) -> None:
         self._pipe.send((method, arguments, keywords))
 
-    def answer(self) -> Any:
-        assert self._pipe.poll(DEADLINE_S), "the member does not answer"
+    def answer(self, deadline_s: float = DEADLINE_S) -> Any:
+        assert self._pipe.poll(deadline_s), "the member does not answer"
         worked, value = self._pipe.recv()
         assert worked, value
         return value
@@ -387,7 +395,7 @@ class Crew:
         while len(self.members) < count:
             taken = {member.device for member in self.members}
             device = next(one for one in range(count) if one not in taken) if self.adapter == NCCL else -1
-            self.members.append(MemberProcess(self._folder, self._host, self._limits, device))
+            self.members.append(MemberProcess(self.adapter, self._folder, self._host, self._limits, device))
 
     def plan(self, members: Sequence[MemberProcess], *, channel: str = "", **changes: Any) -> GroupPlan:
         self.generation += 1
@@ -405,7 +413,12 @@ class Crew:
         plan = self.plan(members)
         for rank, member in enumerate(members):
             member.begin("form", plan, rank)
-        assert [member.answer() for member in members] == [self.adapter] * len(members)
+        try:
+            assert [member.answer() for member in members] == [self.adapter] * len(members)
+        except AssertionError:
+            for member in self.members:  # the next test has others
+                member.kill()
+            raise
 
     def end(self) -> None:
         for member in self.members:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.reporting.failures import NotFiniteError
+from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
 from tests.fakes.group_steps import MICROBATCH
 from tests.integration.worker.small_jobs import make_job
 from tests.integration.worker.test_replica import make_step, records, replica_of, task_of
@@ -105,6 +106,28 @@ def test_a_part_that_is_masked_as_a_whole_leaves_the_update_to_the_others(job: A
     assert not any(array.any() for array in given.arrays[:-1])
     with pytest.raises(NotFiniteError, match="nan in each part"):
         replica.apply(given.arrays, MICROBATCH, 0)
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_a_part_of_one_record_counts_one_also_where_it_is_longer(length: int) -> None:
+    """As of texts that are padded to the longest of a minibatch."""
+    draw = np.random.default_rng(1)
+
+    def some(rows: int, length: int) -> tuple[Any, Any]:
+        return (tf.constant(draw.normal(size=(rows, length)).astype("float32")) for _ in range(2))
+
+    def loss(labels: Any, given: Any) -> Any:
+        return tf.reduce_mean(tf.square(labels - given))
+
+    denominators = KerasDenominators(loss, *some(16, 3), rows=16)
+    labels, given = some(1, length)
+    assert denominators.of(denominators.measure(labels, given), 1, labels, given) == 1.0
+
+
+def test_a_loss_may_take_no_labels() -> None:
+    given = tf.constant(np.random.default_rng(1).normal(size=(32, 2)).astype("float32"))
+    denominators = KerasDenominators(lambda _, outputs: tf.reduce_mean(tf.square(outputs)), None, given, rows=32)
+    assert denominators.of(denominators.measure(None, given[:8]), 8, None, given[:8]) == 8.0
 
 
 @pytest.mark.parametrize("loss", ["root", "contrastive", "added"])

@@ -170,13 +170,28 @@ def test_parts_of_other_shapes_than_the_first_records_must_be_means(function: st
         return labels, torch.randn(rows, length, 3, generator=draw)
 
     denominators = TorchDenominators(loss, *some(8, 5), rows=8)
-    labels, given = some(6, 7)
-    denominators.keep(labels, given)
-    if allowed:
-        assert denominators.of(6, float(loss(labels, given))) == (1.0 if function == "added" else 6.0)
-    else:
-        with pytest.raises(UserCodeError, match="other parts do not have"):
-            denominators.of(6, float(loss(labels, given)))
+    for rows, words in ((6, "other parts do not have"), (1, "a part of one record has another shape")):
+        labels, given = some(rows, 7)
+        denominators.keep(labels, given)
+        with contextlib.nullcontext() if allowed else pytest.raises(UserCodeError, match=words):
+            assert denominators.of(rows, float(loss(labels, given))) == (1.0 if function == "added" else rows)
+
+
+def test_outputs_may_have_many_rows_for_each_record() -> None:
+    """As of language models that give the words of all texts in one row."""
+
+    def some(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        draw = torch.Generator().manual_seed(rows)
+        return torch.randint(0, 3, [rows, length], generator=draw), torch.randn(rows * length, 3, generator=draw)
+
+    def loss(labels: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(given, labels.reshape(-1))
+
+    denominators = TorchDenominators(loss, *some(8, 5), rows=8)
+    for rows, length in ((6, 5), (1, 5), (4, 7), (1, 7)):
+        labels, given = some(rows, length)
+        denominators.keep(labels, given)
+        assert denominators.of(rows, float(loss(labels, given))) == rows
 
 
 def test_rounding_in_16_bits_is_no_other_objective() -> None:

@@ -276,6 +276,7 @@ def test_gradients_of_large_models_lie_in_several_buckets(job: Any) -> None:
     assert parameters["c"].grad.tolist() == [2.0] * 4
 
 
+@pytest.mark.timeout(600)  # 42 s where nothing is compiled yet
 @pytest.mark.slow  # the compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own parts
 def test_a_compiled_model_gives_one_shape_the_same_bits_whatever_came_before(job: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class KerasDenominators:
     ) -> None:
         self._loss = loss
         self._close = close
+        self._weighs = False
         numbers = sum(int(tf.size(leaf)) // rows for leaf in tf.nest.flatten(predictions))
         kept = max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
         self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
@@ -113,9 +114,12 @@ class KerasDenominators:
         """
         loss, _, share, _ = np.asarray(measured).tolist()
         if share < 0.0:
-            require_mean(cut, self._loss, labels, predictions, rows, loss, self._close)
+            if rows > 1 or self._weighs:
+                require_mean(cut, self._loss, labels, predictions, rows, loss, self._close)
             return 1.0 if self._reference.is_sum else float(rows)
-        return self._reference.denominator(_joined_loss(measured), rows, loss, self._close)
+        denominator = self._reference.denominator(_joined_loss(measured), rows, loss, self._close)
+        self._weighs = self._weighs or denominator not in (1.0, rows)
+        return denominator
 
     def _first_anchor(self, labels: Labels, predictions: Predictions, rows: int, kept: int) -> tuple[_Anchor, int]:
         """The first so many rows on which the loss has a gradient (not all are masked), and where they begin."""
@@ -187,8 +191,11 @@ class KerasDenominators:
         self, own: list[Tensor], masked: list[Tensor], rows: int, values: Predictions | Labels, alone: bool
     ) -> Predictions:
         """Nested tensors, with the rows of the reference before theirs, and masks."""
-        made = []
+        made: list[Any] = []
         for mine, of_mask, theirs in zip(own, masked, tf.nest.flatten(values), strict=True):
+            if theirs is None:  # labels, where the loss takes none
+                made.append(theirs)
+                continue
             if alone:
                 made.append(tf.identity(mine))
                 parts = [mask_of(of_mask)]
@@ -209,7 +216,7 @@ class KerasDenominators:
         def part(leaf: Tensor) -> Tensor:
             if isinstance(leaf, tf.SparseTensor | tf.RaggedTensor):
                 raise unmeasured("labels or outputs are sparse or ragged")
-            if not leaf.shape.rank:
+            if leaf is None or not leaf.shape.rank:
                 return leaf
             found, mask = leaf[start : start + rows], mask_of(leaf)
             if mask is not None:
@@ -220,7 +227,8 @@ class KerasDenominators:
 
     def _pairs(self, labels: Labels, predictions: Predictions) -> list[tuple[Tensor, Tensor]]:
         own = [*self._anchor.labels, *self._anchor.predictions]
-        return list(zip(own, [*tf.nest.flatten(labels), *tf.nest.flatten(predictions)], strict=True))
+        theirs = [*tf.nest.flatten(labels), *tf.nest.flatten(predictions)]
+        return [(one, other) for one, other in zip(own, theirs, strict=True) if other is not None]
 
 
 def _joined_loss(measured: Tensor) -> JoinedLoss:

@@ -46,6 +46,7 @@ class TorchDenominators:
         self._loss = loss
         self._close = close
         self._kept: tuple[Tensors, Tensors] = (None, None)
+        self._weighs = False
         numbers = sum(leaf.numel() // rows for leaf in _leaves(predictions))
         kept = max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
         self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
@@ -95,11 +96,14 @@ class TorchDenominators:
         try:
             joined = self._anchor.join(labels, predictions, rows)
         except _UnlikeError:
-            if rows < 2:
+            if rows > 1:
+                self._require_mean(labels, predictions, rows)
+            elif self._weighs:
                 raise unmeasured("a part of one record has another shape than the first records") from None
-            self._require_mean(labels, predictions, rows)
             return 1.0 if self._reference.is_sum else float(rows)
-        return self._reference.denominator(joined, rows, loss, self._close)
+        denominator = self._reference.denominator(joined, rows, loss, self._close)
+        self._weighs = self._weighs or denominator not in (1.0, rows)
+        return denominator
 
     def _require_mean(self, labels: Tensors, predictions: Tensors, rows: int) -> None:
         """Refuses a loss that is no mean over rows that have another shape than the reference, by their halves."""
@@ -179,7 +183,7 @@ def _run(
 ) -> _Ran:
     """Computes the loss of rows, and of others behind them."""
     own = [_wide(leaf.detach()) for leaf in _leaves(predictions)]
-    watched = [one.requires_grad_() for one in own if _has_rows(one, rows) and one.is_floating_point()]
+    watched = [one.requires_grad_() for one in own if _per_record(one, rows) and one.is_floating_point()]
     targets = [_wide(leaf) for leaf in _leaves(labels)]
     with torch.enable_grad(), torch.autocast(own[0].device.type if own else "cpu", enabled=False):
         if others is None:
@@ -217,9 +221,10 @@ def _joined(own: list[torch.Tensor], rows: int, values: Tensors, others: int) ->
         if not others:
             return mine.clone()
         theirs = _wide(leaf.detach())
-        if not (_has_rows(mine, rows) and _has_rows(theirs, others)):
+        own_each, each = _per_record(mine, rows), _per_record(theirs, others)
+        if not (own_each and each):
             return theirs
-        if mine.shape[1:] != theirs.shape[1:]:
+        if own_each != each or mine.shape[1:] != theirs.shape[1:]:
             raise _UnlikeError
         return torch.cat([mine, theirs.to(mine.dtype)])
 
@@ -230,16 +235,17 @@ def _wide(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.float() if leaf.is_floating_point() and leaf.element_size() < 4 else leaf
 
 
-def _has_rows(leaf: torch.Tensor, rows: int) -> bool:
-    return leaf.ndim > 0 and len(leaf) == rows
+def _per_record(leaf: torch.Tensor, records: int) -> int:
+    """Rows for each record, many of texts whose words lie one below the other; 0 if they are of none."""
+    return len(leaf) // records if leaf.ndim and not len(leaf) % records else 0
 
 
-def _cut(values: Tensors, start: int, end: int, rows: int) -> Tensors:
-    return _rebuilt(lambda leaf: leaf[start:end] if _has_rows(leaf, rows) else leaf, values)
+def _cut(values: Tensors, start: int, end: int, records: int) -> Tensors:
+    def part(leaf: torch.Tensor) -> torch.Tensor:
+        each = _per_record(leaf, records)
+        return leaf[start * each : end * each] if each else leaf
 
-
-def _shape(values: Tensors) -> list[list[int]]:
-    return [list(leaf.shape[1:]) for leaf in _leaves(values)]
+    return _rebuilt(part, values)
 
 
 def _leaves(values: Tensors) -> list[torch.Tensor]:
