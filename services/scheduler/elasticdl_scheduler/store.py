@@ -15,6 +15,7 @@ from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job.life import ADMITTED_STATES, Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
+from elasticdl_core.scheduling.expected_work import ExpectedWork
 from elasticdl_runtime import scheduling
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
@@ -85,8 +86,9 @@ class SchedulerStore:
         self._leadership = leadership
         self._quotas = quotas
         self._priors: dict[str, dict[int, float]] = {}
-        self._works: scheduling.Works = {}
-        self._asked: tuple[set[str], set[str]] = set(), set()
+        self._works: dict[str, ExpectedWork] = {}
+        self._kinds: set[str] = set()
+        self._keys: set[str] = set()
         self._past_until = 0.0
         self._written: dict[str, str] = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
@@ -100,11 +102,17 @@ class SchedulerStore:
         async with self._database.snapshot() as connection:
             now = await snapshots.read_now(connection)
             rows = await snapshots.read_jobs(connection)
-            asked = {row["kind"] for row in rows}, {row["data_key"] for row in rows}
-            if now >= self._past_until or any(new - known for new, known in zip(asked, self._asked, strict=True)):
-                self._priors = scheduling.mean_speeds(await snapshots.read_past_speeds(connection, asked[0]))
-                self._works = scheduling.mean_work(await snapshots.read_past_work(connection, asked[1]))
-                self._asked, self._past_until = asked, now + 60.0
+            if now >= self._past_until:
+                self._priors, self._works, self._kinds, self._keys = {}, {}, set(), set()
+                self._past_until = now + 60.0
+            kinds = {row["kind"] for row in rows} - self._kinds
+            if kinds:
+                self._priors |= scheduling.mean_speeds(await snapshots.read_past_speeds(connection, kinds))
+                self._kinds |= kinds
+            keys = {row["data_key"] for row in rows} - self._keys
+            if keys:
+                self._works |= scheduling.mean_work(await snapshots.read_past_work(connection, keys))
+                self._keys |= keys
         refused: dict[str, Exception] = {}
         snapshot = scheduling.snapshot_of(
             now, rows, self._priors, capacity, self._quotas, refused.__setitem__, self._works

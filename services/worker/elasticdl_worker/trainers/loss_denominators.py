@@ -22,6 +22,8 @@ from elasticdl_worker.trainers.minibatch import Tensors
 
 REFERENCE_ROWS = 16
 """Rows of the reference, at most: enough that not all of them are masked."""
+_MOST_NUMBERS = 1 << 22
+"""In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
 CLOSE = 3e-4
 """How far a value may be off by rounding, as part of it."""
 CLOSE_OF_HALF = 2e-2
@@ -37,6 +39,16 @@ WHOLE = (
     "minibatch as a whole; or write it as a mean over records"
 )
 """What to do about a loss that cannot be computed in parts."""
+
+
+def reference_rows(rows: int, numbers: int) -> int:
+    """The number of rows of the reference.
+
+    Args:
+        rows: of the first records, of which the reference is half at most.
+        numbers: in the predictions of a row.
+    """
+    return max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,10 @@ class LossReference:
             if abs(twice.share - share) <= _STRAIGHT and twice.bend <= _STRAIGHT and _close(twice.loss, together):
                 return cls(rows, loss, is_sum)
         raise no_ratio(f"{loss:.6g} on {rows} records and {twice.loss:.6g} on these twice over")
+
+    def plain(self, rows: int) -> float:
+        """The denominator of rows that weigh alike: their number, or 1 where the loss is a sum."""
+        return 1.0 if self.is_sum else float(rows)
 
     def denominator(self, joined: JoinedLoss, rows: int, loss: float, close: float = CLOSE) -> float:
         """Measures the denominator of a part, in units in which the reference has its number of rows.

@@ -11,9 +11,9 @@ import numpy as np
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.loss_denominators import (
     CLOSE,
-    REFERENCE_ROWS,
     JoinedLoss,
     LossReference,
+    reference_rows,
     require_mean,
     unmeasured,
 )
@@ -23,8 +23,6 @@ from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.types import Labels, Predictions, Tensor
 
 _Loss = Callable[[Labels, Predictions], Tensor]
-_MOST_NUMBERS = 1 << 22
-"""In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
 
 
 class _Anchor(NamedTuple):
@@ -60,7 +58,7 @@ class KerasDenominators:
         self._close = close
         self._weighs = False
         numbers = sum(int(tf.size(leaf)) // rows for leaf in tf.nest.flatten(predictions))
-        kept = max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
+        kept = reference_rows(rows, numbers)
         self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
         twice = self._values(self._rows_of(labels, at, kept), self._rows_of(predictions, at, kept))
         self._reference = LossReference.of(kept, self._anchor.loss, _joined_loss(twice))
@@ -116,9 +114,9 @@ class KerasDenominators:
         if share < 0.0:
             if rows > 1 or self._weighs:
                 require_mean(cut, self._loss, labels, predictions, rows, loss, self._close)
-            return 1.0 if self._reference.is_sum else float(rows)
+            return self._reference.plain(rows)
         denominator = self._reference.denominator(_joined_loss(measured), rows, loss, self._close)
-        self._weighs = self._weighs or denominator not in (1.0, rows)
+        self._weighs = self._weighs or denominator != self._reference.plain(rows)
         return denominator
 
     def _first_anchor(self, labels: Labels, predictions: Predictions, rows: int, kept: int) -> tuple[_Anchor, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -39,12 +39,10 @@ def learn_rules(
         features = source.sample()
         records = int(tf.nest.flatten(features)[0].shape[0])
         held = [*generators, *map(raw_variable, model.keras_model.variables)]
-        with _kept(held):
-            begin = [variable.numpy() for variable in held]
+        with _kept(held) as put_back:
 
             def after(*parts: Features) -> Values:
-                for variable, value in zip(held, begin, strict=True):
-                    variable.assign(value)
+                put_back()
                 for part in parts:
                     programs.call(part, None, training=True)
                 return {name: np.array(merging.variables[name].numpy()) for name in names}
@@ -64,10 +62,15 @@ def learn_rules(
 
 
 @contextlib.contextmanager
-def _kept(variables: Sequence[Variable]) -> Iterator[None]:
+def _kept(variables: Sequence[Variable]) -> Iterator[Callable[[], None]]:
+    """Gives a function that puts variables back to what they are now, and calls it at the end."""
     values = [variable.numpy() for variable in variables]
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+
+    try:
+        yield put_back
+    finally:
+        put_back()

@@ -13,17 +13,15 @@ import torch
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.loss_denominators import (
     CLOSE,
-    REFERENCE_ROWS,
     JoinedLoss,
     LossReference,
     no_ratio,
+    reference_rows,
     unmeasured,
 )
 from elasticdl_worker.trainers.minibatch import Tensors
 
 _Loss = Callable[[Tensors, Tensors], torch.Tensor]
-_MOST_NUMBERS = 1 << 22
-"""In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
 
 
 class TorchDenominators:
@@ -48,7 +46,7 @@ class TorchDenominators:
         self._kept: tuple[Tensors, Tensors] = (None, None)
         self._weighs = False
         numbers = sum(leaf.numel() // rows for leaf in _leaves(predictions))
-        kept = max(1, min(rows // 2, REFERENCE_ROWS, _MOST_NUMBERS // max(1, numbers)))
+        kept = reference_rows(rows, numbers)
         self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
         twice = self._anchor.join(self._anchor.labels, self._anchor.predictions, kept)
         self._reference = LossReference.of(kept, self._anchor.loss, twice)
@@ -100,9 +98,9 @@ class TorchDenominators:
                 self._require_mean(labels, predictions, rows)
             elif self._weighs:
                 raise unmeasured("a part of one record has another shape than the first records") from None
-            return 1.0 if self._reference.is_sum else float(rows)
+            return self._reference.plain(rows)
         denominator = self._reference.denominator(joined, rows, loss, self._close)
-        self._weighs = self._weighs or denominator not in (1.0, rows)
+        self._weighs = self._weighs or denominator != self._reference.plain(rows)
         return denominator
 
     def _require_mean(self, labels: Tensors, predictions: Tensors, rows: int) -> None:
@@ -116,7 +114,7 @@ class TorchDenominators:
             raise unmeasured(str(error)) from None
         joined, other = anchor.join(later, others, rows - at), _run(self._loss, later, others, rows - at).loss
         reference = LossReference(at, anchor.loss, self._reference.is_sum)
-        if reference.denominator(joined, rows - at, other, self._close) not in (1.0, rows - at):
+        if reference.denominator(joined, rows - at, other, self._close) != reference.plain(rows - at):
             shapes = [list(leaf.shape[1:]) for leaf in _leaves(predictions)]
             raise no_ratio(
                 f"a mean by weights, on records of the shapes {shapes} that those of other parts do not have"
