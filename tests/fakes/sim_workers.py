@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from elasticdl_core.errors import UnavailableError
-from elasticdl_core.task import TaskType
+from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.queue.port import Outcome
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.lifecycle import Directive
-from tests.fakes.sim_processes import JOB, OTHER_JOB, SimWorker
+from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker
 
 if TYPE_CHECKING:
     from tests.fakes.job_world import World
@@ -115,12 +115,7 @@ class WorkerBehaviour:
         if len(alive) < self.world.spec.num_ps:
             return
         if task.id.type is TaskType.TRAINING:
-            for server in alive:
-                server.initialized = True
-                if not worker.pushed:
-                    server.rules_of = JOB
-                assert server.rules_of != OTHER_JOB, f"{server.id} trains by the rules of another job"
-            worker.pushed = True
+            self.push(worker, alive)
             if self.at_limit:
                 self.give_back_at_limit(worker)
                 return
@@ -129,12 +124,8 @@ class WorkerBehaviour:
                 self.go_wrong(worker, one, wrong)
                 return
             end = min(worker.position + self.world.spec.minibatch_size, task.id.end)
-            for server in alive:
-                server.applied.update((task.id.epoch, task.id.index, at) for at in range(worker.position, end))
-                server.version += 1
-            worker.records += end - worker.position
+            self.update(worker, alive, task.id, end)
             worker.steps += 1
-            worker.position = end
         elif task.id.type is TaskType.EVALUATION:
             pins = [server.pins.get(json.loads(task.payload)["pin"]) for server in alive]
             if None in pins:
@@ -145,6 +136,23 @@ class WorkerBehaviour:
         if worker.position >= task.id.end:
             worker.unsent = one
             self.deliver(worker)
+
+    def push(self, worker: SimWorker, servers: list[SimServer]) -> None:
+        """Pushes the model to the servers, which take no update without one, if the worker has not yet done so."""
+        for server in servers:
+            server.initialized = True
+            if not worker.pushed:
+                server.rules_of = JOB
+            assert server.rules_of != OTHER_JOB, f"{server.id} trains by the rules of another job"
+        worker.pushed = True
+
+    def update(self, worker: SimWorker, servers: list[SimServer], task: TaskId, end: int) -> None:
+        """Applies the gradients of the worker's next records, up to ``end``."""
+        for server in servers:
+            server.applied.update((task.epoch, task.index, at) for at in range(worker.position, end))
+            server.version += 1
+        worker.records += end - worker.position
+        worker.position = end
 
     @property
     def at_limit(self) -> bool:
@@ -251,10 +259,7 @@ class WorkerBehaviour:
         if one.task.id.type is not TaskType.TRAINING or len(alive) < self.world.spec.num_ps or self.at_limit:
             return
         end = min(worker.position + self.world.spec.minibatch_size, one.task.id.end)
-        for server in alive:
-            server.applied.update((one.task.id.epoch, one.task.id.index, at) for at in range(worker.position, end))
-            server.version += 1
-        worker.records += end - worker.position
-        worker.position = end
+        self.push(worker, alive)
+        self.update(worker, alive, one.task.id, end)
         if end >= one.task.id.end:
             worker.unsent = one

@@ -41,6 +41,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "sync_version_tolerance": {"sync_version_tolerance": 2, **SYNCHRONOUS},
     "table_max_rows": {"table_max_rows": 1000},
     "evaluation_steps": {"evaluation_steps": 5, "validation_data": "/v"},
+    "keep_best": {"keep_best": "auc:max", "validation_data": "/v"},
     "max_staleness": {"max_staleness": 2},
     "microbatches": {"microbatches": 2},
     "max_workers": {"max_workers": 2},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import nn
 from elasticdl_worker.trainers.torch.export.model_files import check_exportable
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.state_rules import changing_state
-from elasticdl_worker.trainers.torch.model.trials import generators_kept
+from elasticdl_worker.trainers.torch.model.trials import find_generators, generators_kept
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions
 from elasticdl_worker.user_code import ModelModule
 
@@ -173,3 +175,20 @@ def test_generators_go_on_where_they_were() -> None:
             own_drawn = [own.a.random(), own.b.rand(), own.c.random(), *drawn()]
         draws.append(own_drawn)
     assert draws[0] == draws[1]
+
+
+class Unloads(ModuleType):
+    """A module in whose look-up another one goes, as when a thread unloads it."""
+
+    def __getattr__(self, name: str) -> Any:
+        sys.modules.pop("unloaded_meanwhile", None)
+        raise AttributeError(name)
+
+
+def test_generators_are_found_while_modules_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = ModuleType("unloaded_meanwhile")
+    module.__file__ = str(tmp_path / "unloaded_meanwhile.py")
+    module.generator = torch.Generator()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "unloaded_meanwhile", module)
+    monkeypatch.setitem(sys.modules, "a_module_that_unloads", Unloads("a_module_that_unloads"))
+    assert find_generators(nn.Linear(1, 1), [tmp_path]) == [module.generator]
