@@ -99,7 +99,7 @@ class Row:
 
     @property
     def trains_on(self) -> bool:
-        """Whether a cluster trains on while it evaluates in the midst of an epoch."""
+        """Whether servers take updates while the model is evaluated in the midst of an epoch; a group waits."""
         return (
             bool(self.spec.get("evaluation_steps")) and "EarlyStopping" not in self.source.split("def callbacks")[-1]
         )

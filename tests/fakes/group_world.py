@@ -122,7 +122,7 @@ class GroupWorld:
         self.shares: dict[int, dict[str, tuple[int, Records]]] = {}
         self.save_number = 0
         self.saving = False
-        self.pin = 0
+        self.pin = self.pause_at = 0
         self.epoch = 0
         self.rollbacks = 0
         self.founded = False
@@ -518,7 +518,7 @@ class GroupWorld:
         fresh = [entry for entry in self.held if entry.token not in known and _order(entry.token) > _order(last)]
         save = {"number": self.save_number} if self.saving and self.save_number not in self.shares else None
         regroup = self.master.orders().regroup
-        return GroupWishes(entries=fresh, acknowledged=acknowledged, regroup=regroup, pin=self.pin, save=save)
+        return GroupWishes(fresh, acknowledged, regroup=regroup, pin=self.pin, save=save, pause_at=self.pause_at)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

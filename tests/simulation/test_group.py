@@ -45,7 +45,7 @@ def _world_with_newcomer(seed: int, tasks: int) -> tuple[GroupWorld, Process]:
 
 
 def _finish(world: GroupWorld) -> None:
-    world.pin = 0
+    world.pin = world.pause_at = 0
     for process in world.living:
         world.go_on(process)
     if world.master is None:
@@ -106,7 +106,7 @@ def _fault(world: GroupWorld) -> None:
     living, chance = world.living, world.random
     running = [one for one in living if not one.stopped]
     kind = chance.choice(
-        ("kill", "kill", "two", "stop", "go on", "leave", "join", "join", "master", "save", "all", "pin")
+        ("kill", "kill", "two", "stop", "go on", "leave", "join", "join", "master", "save", "all", "pin", "pause")
     )
     if kind == "kill" and running:
         world.kill(chance.choice(running))
@@ -129,6 +129,8 @@ def _fault(world: GroupWorld) -> None:
         world.order_save()
     elif kind == "pin":
         world.toggle_evaluation()
+    elif kind == "pause":
+        world.pause_at = 0 if world.pause_at else 1 + max((one.member.book.version for one in living), default=0)
     elif kind == "master":
         if world.master is None:
             world.start_master()

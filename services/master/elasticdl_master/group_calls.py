@@ -95,4 +95,5 @@ class MemberAnswer:
     save: Mapping[str, Any] | None = None
     tally: bool = False
     limit: int = 0
+    pause_at: int = 0
     shares: Sequence[int] = field(default_factory=tuple)

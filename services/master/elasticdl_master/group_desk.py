@@ -132,6 +132,7 @@ class GroupDesk:
             orders.regroup,
             str(leases[-1].token) if leases else "",
             self.pin,
+            self._machine.evaluations.pause_at,
             self.save["order"] if self.save is not None else 0,
             self.tally_wanted,
         )
@@ -179,6 +180,11 @@ class GroupDesk:
             except UnavailableError:
                 break
             acknowledged.append(str(ended.token))
+        if (
+            self._machine.version.present < report.version
+            and 0 < self._machine.evaluations.pause_at <= report.version
+        ):
+            await self._dispatcher.tell(ev.GroupPaused(report.version))
         return acknowledged
 
     async def _settle(self, ended: EndedTask) -> None:
@@ -228,6 +234,7 @@ class GroupDesk:
             save=self.save if leads and self._save_is_of(orders.generation) else None,
             tally=self.tally_wanted and leads,
             limit=machine.gate.step_limit,
+            pause_at=machine.evaluations.pause_at if leads else 0,
             shares=shares,
         )
 

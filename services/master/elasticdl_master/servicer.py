@@ -263,6 +263,7 @@ class MasterServicer:
             save="" if answer.save is None else json.dumps(answer.save),
             tally=answer.tally,
             limit=answer.limit,
+            pause_at=answer.pause_at,
             directive=_DIRECTIVES[answer.directive],
             shares=answer.shares,
         )

@@ -124,8 +124,16 @@ class TrainingRules:
             updates: of the job's own so far, as for ``max_steps``.
             evaluated: after how many of them the last evaluation was; less than 0 if there was none.
         """
+        return bool(self.evaluation_steps) and updates >= self.next_evaluation(evaluated)
+
+    def next_evaluation(self, evaluated: int) -> int:
+        """The number of updates at which the next evaluation within an epoch is due; 0 for none.
+
+        Args:
+            evaluated: as for ``evaluation_due``.
+        """
         every = self.evaluation_steps
-        return bool(every) and updates // every > max(0, evaluated) // every
+        return (max(0, evaluated) // every + 1) * every if every else 0
 
     def observe(self, metrics: Mapping[str, Any]) -> str:
         """Takes in an evaluation. Returns why training shall end, or nothing.

@@ -233,3 +233,12 @@ def test_a_member_that_holds_the_model_knows_the_first_step_of_a_generation_befo
     assert known is not None
     assert known.dealt == (0, 0, 0, 0), "the state is on its way to the newcomer"
     assert _steps_of(member, both, iter([GroupWishes(), GroupWishes(regroup=True)])) == [known]
+
+
+def test_a_group_makes_no_update_past_the_version_at_which_an_evaluation_is_due() -> None:
+    member, alone = GroupMember("old", 4, 8), Orders(1, ("old",), 0, is_over=False, regroup=False)
+    at_two, at_three = GroupWishes([_entry(0, 0, 64)], pause_at=2), GroupWishes(pause_at=3)
+    # Two updates, twice a rest, one more, and a rest.
+    wishes = [at_two, at_two, at_two, at_two, at_three, at_three, GroupWishes(regroup=True, pause_at=3)]
+    assert [step.number for step in _steps_of(member, alone, iter(wishes))] == [1, 2, 3]
+    assert member.book.version == 3

@@ -306,3 +306,26 @@ def test_a_meeting_may_be_broken_off_at_any_step() -> None:
             was_broken = job.breaks is None
             steps += 1
         assert steps > 1
+
+
+def test_a_group_stands_still_at_each_version_that_is_to_be_evaluated() -> None:
+    """A quick group was many updates further before the master had heard that an evaluation was due."""
+    job = OneMember(tasks=4, validation_data="/validation", evaluation_steps=3, num_epochs=2)
+    job.tell(ev.ShardsListed(TaskType.EVALUATION, [Shard("v", 0, 4)], last=True))
+    job.look()
+    assert job.meet().pause_at == 3
+    job.version = 3
+    job.speak()
+    (run,) = job.machine.evaluations.running.values()
+    assert job.meet().pause_at == 3, "the pin comes later"
+    job.start_master()
+    job.tell(ev.ServerSeen(0, job.machine.servers.servers[0].incarnation, True, job.version))
+    assert list(job.machine.evaluations.running) == [run.number]
+    assert job.meet().pause_at == 3, "a new master pins anew"
+    job.machine.evaluations.running.clear()
+    assert job.meet().pause_at == 6
+
+
+def test_a_group_does_not_stand_still_where_nothing_is_evaluated() -> None:
+    job = OneMember(tasks=4, evaluation_steps=0)
+    assert job.meet().pause_at == 0

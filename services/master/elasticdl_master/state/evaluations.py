@@ -183,6 +183,21 @@ class Evaluations:
         return due and self._job.plans.validation is not None and not epochs.trained and not epochs.complete
 
     @property
+    def pause_at(self) -> int:
+        """The model version past which a group makes no update before it is evaluated; 0 for none.
+
+        While an evaluation is under way it is the one that is evaluated: also before the group is told of the pin,
+        which a new master makes anew.
+        """
+        if self.running:
+            return self.latest_version
+        if self._job.plans.validation is None or self._epochs.trained or self._epochs.complete:
+            return 0
+        start = self._version.start
+        due = self._rules.next_evaluation(self.latest_version - start)
+        return start + due if due else 0
+
+    @property
     def at_present_version(self) -> bool:
         """Whether the model was evaluated as it is now."""
         return self.latest_version == self._version.present

@@ -188,6 +188,13 @@ class RestoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPaused:
+    """A group makes no more updates before the model was evaluated at this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pinned:
     """All PS keep their parameters readable under the number of an evaluation."""
 
@@ -306,6 +313,7 @@ Event: TypeAlias = (
     | ServerSilent
     | ServersRestored
     | RestoreFailed
+    | GroupPaused
     | Pinned
     | RoundFlushed
     | Saved

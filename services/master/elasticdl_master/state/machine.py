@@ -137,6 +137,7 @@ class JobMachine:
             ev.ServerSilent: (self.recovery,),
             ev.ServersRestored: (self.recovery,),
             ev.RestoreFailed: (self.recovery,),
+            ev.GroupPaused: (self.version,),
             ev.Pinned: (self.version, self.evaluations, self.schedule),
             ev.RoundFlushed: (self.schedule,),
             ev.Saved: (self.version, self.checkpoints, self.evaluations, self.closing),

@@ -35,6 +35,8 @@ class ModelVersion:
                 self._hear(event.model_version, now)
             case ev.ServerSeen(index=0) if self._job.servers.servers[0].incarnation == event.incarnation:
                 self._hear(event.version, now)
+            case ev.GroupPaused(version=version):
+                self._hear(version, now)
             case ev.Pinned(version=version):
                 self._know(version)
             case ev.Saved(manifest=manifest):

@@ -237,6 +237,7 @@ class Attendance:
                 solo=[entry_of(one) for one in solo[: len(told.orders.members)]],
                 save=save,
                 limit=told.limit,
+                pause_at=told.pause_at,
             )
 
     def _news_of(self, told: Told, book: Book) -> tuple[list[Entry], bool]:

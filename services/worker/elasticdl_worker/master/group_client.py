@@ -91,6 +91,7 @@ class Told:
     save: Mapping[str, Any] | None = None
     tally: bool = False
     limit: int = 0
+    pause_at: int = 0
     shares: Sequence[int] = field(default_factory=tuple)
 
 
@@ -132,6 +133,7 @@ async def meet(master: MasterClient, standing: Standing) -> Told:
         save=json.loads(response.save) if response.save else None,
         tally=response.tally,
         limit=response.limit,
+        pause_at=response.pause_at,
         shares=tuple(response.shares),
     )
 

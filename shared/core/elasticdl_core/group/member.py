@@ -144,6 +144,7 @@ class GroupWishes:
         solo: tasks that are no training.
         save: the order to write a checkpoint, if there is one.
         limit: the model version after which there are no more updates; 0 for none.
+        pause_at: the model version after which there is no update until an evaluation has begun; 0 for none.
     """
 
     entries: Sequence[Entry] = ()
@@ -154,6 +155,7 @@ class GroupWishes:
     solo: Sequence[Entry] = ()
     save: Mapping[str, Any] | None = None
     limit: int = 0
+    pause_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,8 @@ class GroupMember:
             course, limit = self.book.course, decision["limit"]
             if limit and self.book.version >= limit:
                 self.book.give_up()
-            if course.entries and not decision["pin"] and not decision["solo"]:
+            paused = 0 < decision["pause_at"] <= self.book.version
+            if course.entries and not paused and not decision["pin"] and not decision["solo"]:
                 told = yield from self._step(course.step_dealt(decision["dealt"]), rank)
             else:
                 solo = decision["solo"].get(str(rank))
@@ -425,6 +428,7 @@ class GroupMember:
             "solo": solo,
             "save": wishes.save,
             "limit": wishes.limit,
+            "pause_at": wishes.pause_at,
             "dealt": list(deal(self.book.course.microbatches, self._seconds, self.behind)),
         }
 

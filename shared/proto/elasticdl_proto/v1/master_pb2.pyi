@@ -431,7 +431,7 @@ class MeetRequest(_message.Message):
     def __init__(self, endpoint: _Optional[bytes] = ..., finished: _Optional[int] = ..., generation: _Optional[int] = ..., holds: bool = ..., leaving: bool = ..., suspects: _Optional[_Iterable[str]] = ..., busy_s: _Optional[float] = ..., seen: _Optional[int] = ..., report: _Optional[_Union[GroupReport, _Mapping]] = ..., shares: _Optional[_Iterable[_Union[CheckpointShare, _Mapping]]] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class MeetResponse(_message.Message):
-    __slots__ = ("revision", "generation", "members", "endpoints", "base", "is_over", "regroup", "dismissed", "secret", "foundation", "tasks", "solo", "acknowledged", "drop", "pin", "save", "tally", "limit", "directive", "shares")
+    __slots__ = ("revision", "generation", "members", "endpoints", "base", "is_over", "regroup", "dismissed", "secret", "foundation", "tasks", "solo", "acknowledged", "drop", "pin", "save", "tally", "limit", "directive", "shares", "pause_at")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +452,7 @@ class MeetResponse(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_AT_FIELD_NUMBER: _ClassVar[int]
     revision: int
     generation: int
     members: _containers.RepeatedScalarFieldContainer[str]
@@ -472,4 +473,5 @@ class MeetResponse(_message.Message):
     limit: int
     directive: Directive
     shares: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[bytes]] = ..., base: _Optional[int] = ..., is_over: bool = ..., regroup: bool = ..., dismissed: bool = ..., secret: _Optional[bytes] = ..., foundation: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., solo: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., acknowledged: _Optional[_Iterable[str]] = ..., drop: bool = ..., pin: _Optional[int] = ..., save: _Optional[str] = ..., tally: bool = ..., limit: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
+    pause_at: int
+    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[bytes]] = ..., base: _Optional[int] = ..., is_over: bool = ..., regroup: bool = ..., dismissed: bool = ..., secret: _Optional[bytes] = ..., foundation: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., solo: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., acknowledged: _Optional[_Iterable[str]] = ..., drop: bool = ..., pin: _Optional[int] = ..., save: _Optional[str] = ..., tally: bool = ..., limit: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., shares: _Optional[_Iterable[int]] = ..., pause_at: _Optional[int] = ...) -> None: ...
