@@ -167,6 +167,7 @@ def assert_hold_no_more(members: Sequence[MemberProcess], before: Sequence[tuple
     assert all(now[0] <= then[0] and now[1] <= then[1] for now, then in pairs), f"{found} after {before}"
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("die", [die_in_a_sum, die_between_two_sums])
 def test_deaths_leave_no_descriptors_and_threads(crew: Crew, die: Callable[[Crew], list[MemberProcess]]) -> None:
     crew.start(5)
