@@ -14,7 +14,9 @@ import pytest
 
 from tests.differential.data import validated
 from tests.differential.driver import Bench, Outcome, Row, differences, read_weights
+from tests.differential.rows.torch_models import module_of
 from tests.differential.zoo import module
+from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 OURS = "from elasticdl.callbacks import EarlyStopping, LearningRateScheduler, MaxStepsStopping, SavedModelExporter"
@@ -96,11 +98,39 @@ def test_the_model_of_the_best_evaluation_is_kept(
     _check_best("two", row, bench.cluster(row, workers=2, alike=True, **two), alike, of_two)
 
 
-def _check_best(way: str, row: Row, outcome: Outcome, there: Outcome, version: int) -> None:
+@NEEDS_TORCH
+def test_the_model_of_the_best_evaluation_is_kept_in_pytorch(bench: Bench) -> None:
+    """The rate is 0 from the third epoch on: of the equal evaluations after it the first stays."""
+    source = module_of(
+        """
+        def eval_metrics_fn():
+            return {"error": lambda labels, predictions: (labels - predictions).abs()}
+
+        def optimizer():
+            schedule = functools.partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: 1.0 if step < 12 else 0.0)
+            return functools.partial(torch.optim.SGD, lr=0.05), schedule
+        """
+    )
+    spec = {"export_formats": "safetensors"}
+    row = Row("best_torch", source, "callbacks", spec, data=validated, tolerance=1e-5)
+    fields: dict[str, Any] = {"keep_best": "error:min", "num_epochs": 3, "keep_checkpoint_max": 1}
+    there = bench.local(row, num_epochs=3, max_steps=12)
+    ways = {
+        "local": bench.local(row, **fields),
+        "servers": bench.cluster(row, workers=1, **fields),
+        "group": bench.group(row, **fields),
+    }
+    for way, outcome in ways.items():
+        _check_best(way, row, outcome, there, 12, "model.safetensors")
+
+
+def _check_best(
+    way: str, row: Row, outcome: Outcome, there: Outcome, version: int, file: str = "model.keras"
+) -> None:
     assert outcome.error == ("", ""), way
     folder = outcome.output / "best" if way == "local" else outcome.output.parent / "best"
     assert differences(row, there, replace(there, weights=read_weights(folder))) == [], way
-    assert {"model.keras", "best/model.keras"} <= set(dict(outcome.history)["exported"]), way
+    assert {file, f"best/{file}"} <= set(dict(outcome.history)["exported"]), way
     kept = [json.loads(path.read_text()) for path in outcome.checkpoints.glob("*/manifest.json")]
     assert [(one["version"], one["best"]["version"]) for one in kept if one["best"]] == [(version, version)], way
     assert {one["version"] for one in kept} == {version, outcome.steps}, way

@@ -418,6 +418,35 @@ async def test_early_stopping_by_an_evaluation(make_job: MakeJob) -> None:
     assert any("did not improve" in event["message"] for event in job.api.events)
 
 
+async def test_the_next_master_keeps_the_best_model_that_its_predecessor_had_only_published(
+    make_job: MakeJob,
+) -> None:
+    job = await make_job(num_epochs=3, validation_data="yes", keep_best="accuracy:max", keep_checkpoint_max=1)
+    job.processes.metrics = lambda number: {"accuracy": 0.9 - 0.1 * number}
+    job.api.checkpoints_away = True
+    job.start_master()
+    await job.api.pulse.until(lambda: job.api.offered)
+    await job.kill_master()
+    assert (len(job.api.evaluations), job.api.committed) == (1, [])
+    job.api.checkpoints_away = False
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    # Not evaluated again, and nothing was trained before the model of the first evaluation was kept.
+    assert [one["training_epoch"] for one in job.api.evaluations] == [1, 2, 3]
+    version = job.api.evaluations[0]["model_version"]
+    marks = [(one["version"], one["best"]) for one in job.api.checkpoints.values() if one.get("best")]
+    mark = {"metric": "accuracy", "mode": "max", "value": 0.8, "version": version, "evaluation": 1}
+    assert marks == [(version, mark)]
+    assert sorted(one["manifest"]["version"] for one in job.processes.exports)[0] == version
+    assert [event["message"] for event in job.api.events if event["kind"] == "best_model"] == [
+        f"accuracy 0.8 is the best so far: version {version} is kept"
+    ]
+    for counts in job.counts():
+        assert set(counts) == job.records(epochs=3)
+        assert set(counts.values()) == {1}
+
+
 async def test_when_all_goes_down_the_master_saves_and_the_next_one_goes_on_from_there(
     make_job: MakeJob,
 ) -> None:
