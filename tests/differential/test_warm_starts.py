@@ -84,6 +84,7 @@ def test_the_optimizer_goes_on_with_what_it_remembers(bench: Bench, framework: s
         assert differences(row, whole, ways["--local"], records=False) == []
 
 
+@pytest.mark.rotates(turns=2)
 @pytest.mark.parametrize("framework", [KERAS, TORCH])
 @pytest.mark.parametrize("more", [True, False], ids=["left_over", "missing"])
 def test_a_parameter_that_only_one_of_them_has_is_refused_by_name(bench: Bench, framework: str, more: bool) -> None:
@@ -92,6 +93,7 @@ def test_a_parameter_that_only_one_of_them_has_is_refused_by_name(bench: Bench, 
         assert "extra" in outcome.error[0], (way, outcome.error)
 
 
+@pytest.mark.rotates(turns=2)
 @pytest.mark.parametrize("framework", [KERAS, TORCH])
 @pytest.mark.parametrize("frozen", [True, False], ids=["unfrozen", "frozen"])
 def test_what_is_trained_may_change(bench: Bench, framework: str, frozen: bool) -> None:
@@ -171,6 +173,7 @@ TORCH_WITH_TABLES = [
 ]
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize(
     "row",
     [*WITH_TABLES, *(pytest.param(row, marks=NEEDS_TORCH) for row in TORCH_WITH_TABLES)],

@@ -40,6 +40,7 @@ def test_without_faults_each_record_is_applied_exactly_once() -> None:
         assert not living(world, Role.WORKER)
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(6))
 def test_no_record_is_lost_whatever_happens(part: int) -> None:
@@ -96,6 +97,7 @@ def check_best(world: World) -> None:
     assert {a.name for a in world.artifacts} == {"model.keras", "best/model.keras"}
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(3))
 def test_the_model_of_the_best_evaluation_is_kept_whatever_happens(part: int) -> None:
