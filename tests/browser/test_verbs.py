@@ -50,6 +50,23 @@ def test_losses_and_evaluations_are_those_of_the_api(
     expect(image).to_have_accessible_name(re.compile(f"training last {re.escape(last)}, "))
 
 
+def test_the_best_model_is_shown_with_that_by_which_it_is_the_best(
+    visit: Callable[..., Visit], recorded: RecordedCluster, api: Client
+) -> None:
+    job = api(recorded).get(f"/jobs/{STORY}").json()
+    evaluation, checkpoint = job["evaluations"][0], job["checkpoints"][0]
+    mark = {"metric": "auc", "mode": "max", "value": 0.75, "evaluation": evaluation["number"]}
+    checkpoint["manifest"]["best"] = {**mark, "version": checkpoint["version"]}
+    page = visit(recorded, path="/#/jobs").page
+    page.route(f"**/v1/jobs/{STORY}", lambda route: route.fulfill(json=job))
+    page.goto(f"/#/jobs/{STORY}/files")
+    for table, version in (("Checkpoints", checkpoint["version"]), ("Evaluations", evaluation["model_version"])):
+        marked = page.get_by_role("table", name=table).locator("tbody tr").filter(has_text="Best")
+        expect(marked).to_have_count(1)
+        (number,), (value,) = written(page, "count", [version]), written(page, "measure", [mark["value"]])
+        expect(marked.locator("td").first).to_have_text(re.compile(rf"{re.escape(number)}\s*Best: auc {value}"))
+
+
 def test_a_job_is_explained_as_by_the_api(
     visit: Callable[..., Visit], recorded: RecordedCluster, api: Client
 ) -> None:

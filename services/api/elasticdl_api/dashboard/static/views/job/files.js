@@ -42,7 +42,7 @@ const saveManifest = (job, checkpoint) => saveJson(`${job.id}-checkpoint-${check
 /** The evaluation whose model is kept as the best: the newest mark. */
 const bestOf = (checkpoints) => checkpoints.filter((one) => one.manifest.best)
   .sort((one, other) => (one.manifest.created_at || 0) - (other.manifest.created_at || 0)).at(-1)?.manifest.best;
-const markOf = (best) => html` <${Badge} tone="good" title=${`${best.metric} ${measure(best.value)}`}>Best<//>`;
+const markOf = (best) => html` <${Badge} tone="good" title=${`evaluation ${best.evaluation}`}>Best: ${best.metric} ${measure(best.value)}<//>`;
 
 const checkpointColumns = (job, may, best) => [
   { key: "version", label: "Version", number: true, cell: (one) => html`<b>${count(one.version)}</b>${best?.version === one.version && markOf(best)}` },
