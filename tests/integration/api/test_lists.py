@@ -62,6 +62,29 @@ async def test_all_lists_are_paged_alike(api: Api) -> None:
             assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input"), f"{path}?{bad}"
 
 
+async def test_what_comes_and_goes_between_pages_loses_and_doubles_nothing(api: Api) -> None:
+    async def add(name: str) -> None:
+        assert (await api.http.put(f"/v1/cluster/reservations/{name}", json={"slots": 0})).is_success
+
+    for number in range(6):
+        await add(f"r{number}")
+    found: list[str] = []
+    query = "limit=2"
+    while True:
+        body = (await api.http.get(f"/v1/cluster/reservations?{query}")).json()
+        found += [one["name"] for one in body["reservations"]]
+        if body["next_page_token"] is None:
+            break
+        if query == "limit=2":
+            # One that was seen, the one at which the page ended, and the next one go; one comes before, one after.
+            for name in (*found, "r2"):
+                assert (await api.http.delete(f"/v1/cluster/reservations/{name}")).is_success
+            await add("a-first")
+            await add("z-last")
+        query = f"limit=2&page_token={body['next_page_token']}"
+    assert found == ["r0", "r1", "r3", "r4", "r5", "z-last"]
+
+
 async def test_a_token_is_of_its_list_and_its_filters(api: Api) -> None:
     for number in range(3):
         await api.submit(name=f"job{number}")
