@@ -190,6 +190,7 @@ def _push_of(message: ps_pb2.PushGradientsRequest, buffers: list[memoryview]) ->
         [_dense_gradient(part) for part in message.dense],
         [_row_gradients(entry) for entry in message.rows],
         buffers,
+        message.weight if message.HasField("weight") else None,
     )
 
 

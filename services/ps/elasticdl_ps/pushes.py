@@ -81,6 +81,7 @@ class PushRequest:
         dense: dense parameters.
         rows: tables.
         buffers: what the others refer to.
+        weight: of the gradients in a round; infinite where they add up; None for the records.
     """
 
     worker: str
@@ -94,6 +95,7 @@ class PushRequest:
     dense: Sequence[DenseGradient] = ()
     rows: Sequence[RowGradients] = ()
     buffers: Sequence[memoryview] = field(default=(), repr=False)
+    weight: float | None = None
 
     def estimate_cost(self) -> int:
         """About how many bytes are touched; a row that has to be found counts as some."""
@@ -128,6 +130,8 @@ def read_changes(partition: Partition, push: PushRequest) -> Changes:
         raise InvalidInputError(
             f"a gradient of {push.records} records cannot count in a round", fix="say how many records it is of"
         )
+    if push.weight is not None and not push.weight >= 0.0:
+        raise InvalidInputError(f"a gradient cannot weigh {push.weight}", fix="send a number >= 0, or none")
     reader = _Reader(partition, push.buffers)
     for gradient in push.dense:
         reader.read_dense(gradient)
@@ -142,6 +146,7 @@ def read_changes(partition: Partition, push: PushRequest) -> Changes:
         reader.pulled_rows,
         push.task,
         max(1, push.steps),
+        push.weight,
     )
 
 

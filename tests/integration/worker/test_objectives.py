@@ -13,7 +13,7 @@ import tensorflow as tf
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.reporting.failures import NotFiniteError
-from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from tests.fakes.group_steps import MICROBATCH
 from tests.integration.worker.small_jobs import make_job
 from tests.integration.worker.test_replica import make_step, records, replica_of, task_of

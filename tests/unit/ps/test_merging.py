@@ -54,6 +54,16 @@ def test_gradients_weigh_by_their_records() -> None:
     np.testing.assert_allclose(total / len(members), [2.0, 2.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("weights", "gradient"), [((30.0, 10.0), 2.0), ((0.0, 0.5), 5.0), ((0.0, 0.0), 0.0), ((np.inf, np.inf), 6.0)]
+)
+def test_gradients_weigh_by_the_denominators_of_their_losses(weights: tuple[float, float], gradient: float) -> None:
+    given = zip((1.0, 5.0), weights, strict=True)
+    members = [Changes({"w": np.full(2, value, np.float32)}, records=8, weight=weight) for value, weight in given]
+    total = merge(members, KERNELS).dense["w"]
+    np.testing.assert_allclose(total / len(members), [gradient] * 2, rtol=1e-6)
+
+
 def test_rows_of_equal_ids_become_one_and_weigh_by_records() -> None:
     def rows(value: float, records: int, *ids: int) -> Changes:
         return Changes(rows={"t": (np.array(ids), np.full((len(ids), 1), value, np.float32))}, records=records)

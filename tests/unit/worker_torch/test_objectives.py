@@ -21,7 +21,7 @@ from elasticdl_worker.local import run_local
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.loss_denominators import CLOSE_OF_HALF
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
-from elasticdl_worker.trainers.torch.replica.denominators import TorchDenominators
+from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from tests.fakes.group_steps import MICROBATCH, RECORDS
 from tests.unit.worker_torch.test_replica import make_step, preparation_of, read, replica_of
 

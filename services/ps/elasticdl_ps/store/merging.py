@@ -54,6 +54,7 @@ class Changes:
         records: how many records they are of.
         task: round and index of the training task whose records they are; None if of none.
         steps: how many minibatches' gradients they sum, for weight decay.
+        weight: of the gradients in a round; infinite where they add up; None for the records.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class Changes:
     pulled_rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     task: tuple[int, int] | None = None
     steps: int = 1
+    weight: float | None = None
 
 
 def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:
@@ -77,12 +79,12 @@ def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:
         kernels: the kernels.
 
     Returns:
-        The changes; gradients are as many times their mean, weighted by records, as there are members.
+        The changes; gradients are as many times the gradient of the round as there are members.
     """
     if len(members) == 1:
         return members[0]
     records = sum(member.records for member in members)
-    weights = [member.records * len(members) / records for member in members]
+    weights = _weights(members)
     names = dict.fromkeys(name for member in members for name in member.state)
     return Changes(
         _sum_dense(members, weights),
@@ -90,6 +92,16 @@ def merge(members: Sequence[Changes], kernels: KernelSet) -> Changes:
         {name: _merge_state(name, members) for name in names},
         records,
     )
+
+
+def _weights(members: Sequence[Changes]) -> list[float]:
+    """The factors that make gradients into so many times the round's as there are members."""
+    given = [float(member.records) if member.weight is None else member.weight for member in members]
+    total = sum(given)
+    if math.isinf(total):
+        return [float(len(members))] * len(members)
+    # Without any weight all gradients are 0.
+    return [weight * len(members) / (total or 1.0) for weight in given]
 
 
 def _sum_dense(members: Sequence[Changes], weights: Sequence[float]) -> dict[str, NDArray[Any]]:

@@ -130,6 +130,7 @@ class OutgoingPush:
         rows: gradients of rows.
         dtype: of the gradients of rows.
         buffers: what the others refer to.
+        weight: of the gradients in a round; infinite where they add up; None for the records.
     """
 
     worker: str
@@ -144,6 +145,7 @@ class OutgoingPush:
     rows: Sequence[RowsPush]
     dtype: str
     buffers: Sequence[NDArray[np.generic]] = field(repr=False)
+    weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +342,7 @@ def _push_message(push: OutgoingPush) -> ps_pb2.PushGradientsRequest:
         learning_rates=push.learning_rates,
         records=push.records,
         steps=push.steps,
+        weight=push.weight,
         task=None if push.task is None else ps_pb2.TaskName(round=push.task[0], index=push.task[1]),
     )
     for part in push.dense:

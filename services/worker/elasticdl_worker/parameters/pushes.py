@@ -153,6 +153,7 @@ class PushBuilder:
             tables,
             self._wire_dtype,
             buffers,
+            gradients.weight,
         )
 
     def _pack(self, values: NDArray[np.float32], chosen: NDArray[np.intp] | None) -> NDArray[np.generic]:

@@ -82,6 +82,7 @@ class Gradients:
         origin: the values of ``dense`` and rows of ``rows`` that they were computed on, where delays are compensated.
         task: epoch and index of the training task whose records they are, for the tally; None if of none.
         steps: of how many minibatches, each of which decays weights once.
+        weight: in a synchronous round: the denominator of the loss, infinite where it is a sum; None for the records.
     """
 
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Gradients:
     origin: Origin | None = None
     task: tuple[int, int] | None = None
     steps: int = 1
+    weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class StepResult:
         state: how the other variables changed, by name.
         origin: the parameters that the gradients were computed on.
         predictions: of the last minibatch, in training mode; None unless the programs keep them.
+        denominator: of the loss, measured of so many rows; None where gradients weigh what their records do.
     """
 
     losses: tuple[float, ...]
@@ -83,6 +84,7 @@ class StepResult:
     state: Mapping[str, StateChange]
     origin: Origin
     predictions: Tensors = None
+    denominator: Callable[[int], float] | None = None
 
     @property
     def loss(self) -> float:

@@ -12,16 +12,21 @@ a mean, two heads have two denominators) and is refused, for the mean of the par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.reporting.failures import NotFiniteError
-from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 
 REFERENCE_ROWS = 16
 """Rows of the reference, at most: enough that not all of them are masked."""
+_LOOKED_AT = (2 * REFERENCE_ROWS, 1 << 9, 1 << 13)
+"""Records, for one of which ``feed`` makes a row."""
 _MOST_NUMBERS = 1 << 22
 """In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
 CLOSE = 3e-4
@@ -35,10 +40,32 @@ _SAME_SHARE = 1e-5
 _SAME_DENOMINATOR = 3e-5
 _NOTHING = 3e-7
 WHOLE = (
-    "--microbatches 1 (one worker computes) or --distribution_strategy ParameterServerStrategy compute the loss of a "
-    "minibatch as a whole; or write it as a mean over records"
+    "--microbatches 1 (one worker computes) or --distribution_strategy ParameterServerStrategy, without "
+    "--grads_to_wait, compute the loss of a minibatch as a whole; or write it as a mean over records"
 )
 """What to do about a loss that cannot be computed in parts."""
+
+
+def first_rows(first: Callable[[int], Minibatch | None]) -> Minibatch:
+    """The first records of which ``feed`` makes rows: twice as many as a reference needs, if there are.
+
+    Args:
+        first: gives the first so many records of the data; None if nothing is made of them.
+
+    Raises:
+        UserCodeError: ``feed`` makes nothing of them.
+    """
+    for size in _LOOKED_AT:
+        found = first(size)
+        if found is not None:
+            return found
+    raise unmeasured(f"feed makes nothing of the first {_LOOKED_AT[-1]} records")
+
+
+def any_rows(shapes: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[np.float32]]:
+    """Numbers in place of rows of tables that lie elsewhere: any outputs show what denominator a loss has."""
+    draw = np.random.default_rng(0)
+    return {table: draw.normal(0.0, 0.05, shape).astype(np.float32) for table, shape in shapes.items()}
 
 
 def reference_rows(rows: int, numbers: int) -> int:
@@ -149,8 +176,8 @@ def no_ratio(shown: str) -> UserCodeError:
         shown: values of it that show it.
     """
     return UserCodeError(
-        f"the loss is {shown}: it is neither a sum nor a mean nor a weighted mean over records, and by AllReduce in "
-        "parts (--microbatches) another objective would be trained than that of the minibatch",
+        f"the loss is {shown}: it is neither a sum nor a mean nor a weighted mean over records, and in "
+        "parts (--microbatches, --grads_to_wait) another objective would be trained than that of the whole update",
         fix=WHOLE,
     )
 
@@ -206,7 +233,8 @@ def unmeasured(why: str) -> UserCodeError:
         why: that is so.
     """
     return UserCodeError(
-        f"{why}: whether the loss of a minibatch is the mean of those of its parts (--microbatches) cannot be told",
+        f"{why}: whether the loss of an update is the mean of those of its parts (--microbatches, --grads_to_wait) "
+        "cannot be told",
         fix=WHOLE,
     )
 

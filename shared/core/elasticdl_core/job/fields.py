@@ -346,6 +346,11 @@ class JobFields:
         return -(-records // -(-records // parts))  # none of which is without records
 
     @property
+    def rounds_of_several(self) -> bool:
+        """Whether parameter servers make an update of the gradients of several minibatches."""
+        return not (self.by_group or self.use_async) and self.grads_to_wait > 1 and self.type is JobType.TRAINING
+
+    @property
     def microbatch_size(self) -> int:
         """Records in a full part of an update of a group; without a group those of a minibatch."""
         return -(-self.minibatch_size // self.microbatches_per_step)

@@ -205,7 +205,7 @@ class TaskName(_message.Message):
     def __init__(self, round: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class PushGradientsRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "version", "dense", "rows", "generation", "records", "task", "steps", "learning_rates")
+    __slots__ = ("worker", "sequence", "version", "dense", "rows", "generation", "records", "task", "steps", "learning_rates", "weight")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class PushGradientsRequest(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     version: int
@@ -226,7 +227,8 @@ class PushGradientsRequest(_message.Message):
     task: TaskName
     steps: int
     learning_rates: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ..., steps: _Optional[int] = ..., learning_rates: _Optional[_Iterable[float]] = ...) -> None: ...
+    weight: float
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., dense: _Optional[_Iterable[_Union[Dense, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., generation: _Optional[str] = ..., records: _Optional[int] = ..., task: _Optional[_Union[TaskName, _Mapping]] = ..., steps: _Optional[int] = ..., learning_rates: _Optional[_Iterable[float]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class PushGradientsResponse(_message.Message):
     __slots__ = ("accepted", "version", "replay", "reason", "closed")

@@ -16,8 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job import JobSpec
@@ -112,6 +114,22 @@ def update_mode(spec: JobSpec, stop_at: int = 0) -> UpdateMode:
         rows,
         spec.delay_compensation,
         stop_at,
+    )
+
+
+def _weighed(result: StepResult, records: int) -> StepResult:
+    """A result with its denominator measured, once; without loss and gradients where none of its records counts."""
+    if result.denominator is None:
+        return result
+    weight = result.denominator(records)
+    result = replace(result, denominator=lambda _: weight)
+    if weight:
+        return result
+    return replace(
+        result,
+        losses=(0.0,) * len(result.losses),
+        dense={name: np.zeros_like(gradient) for name, gradient in result.dense.items()},
+        rows={table: np.zeros_like(gradient) for table, gradient in result.rows.items()},
     )
 
 
@@ -347,7 +365,7 @@ class Trainer:
             lookups = self._lookups(step)
             told = {"version": pulled.version, "records": step.records, "minibatches": len(batches)}
             with device_turn(), span("compute", "step", details=told):
-                result = self._programs.steps(batches, dense, pulled.rows, lookups)
+                result = _weighed(self._programs.steps(batches, dense, pulled.rows, lookups), step.records)
         constant = None if self._optimizer is None else self._optimizer.spec.params["learning_rate"]
         shown = constant if rates is None else rates[0]
         for loss in result.losses:
@@ -443,7 +461,10 @@ class Trainer:
         origin = result.origin if self._spec.delay_compensation else None
         task = step.lease.task.id
         steps = len(step.batches)
-        return Gradients(result.dense, rows, result.state, step.records, origin, (task.epoch, task.index), steps)
+        weight = None if result.denominator is None else result.denominator(step.records)
+        return Gradients(
+            result.dense, rows, result.state, step.records, origin, (task.epoch, task.index), steps, weight
+        )
 
     def _leave_out(self, step: TrainingStep) -> None:
         """Leaves out a step after the job's last update; all further steps are left out too."""

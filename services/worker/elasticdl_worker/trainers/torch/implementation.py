@@ -30,6 +30,7 @@ from elasticdl_worker.trainers.framework import (
     TrainedReplica,
     training_metrics,
 )
+from elasticdl_worker.trainers.loss_denominators import first_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
@@ -128,6 +129,8 @@ class TorchFramework:
             keeps_origin=bool(spec.delay_compensation),
             keeps_predictions=preparation.keeps_predictions,
         )
+        if made is not None and spec.rounds_of_several:
+            programs.measure_denominators(first_rows(cast(TorchInputPipeline, preparation.source).first))
         groups = plan.groups if plan else {}
         return PreparedJob(model, programs, model.dense_specs(groups), model.table_specs(groups), plan, updates)
 

@@ -32,14 +32,7 @@ from elasticdl_worker.group.replica import (
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import (
-    CLOSE,
-    CLOSE_OF_HALF,
-    REFERENCE_ROWS,
-    all_masked,
-    no_ratio,
-    unmeasured,
-)
+from elasticdl_worker.trainers.loss_denominators import all_masked, first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.replica_rules import (
@@ -54,11 +47,11 @@ from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
-from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
 from elasticdl_worker.trainers.training_step import training_step
@@ -67,8 +60,6 @@ _ALONE_STEPS = 100
 """After so many of them alone, steps are made in one go: tracing that takes as long as tracing them at first did."""
 _OF_LOSS = 2
 """Numbers of a contribution: the denominator of its loss, and whether it is NaN for having none."""
-_LOOKED_AT = (2 * REFERENCE_ROWS, 1 << 9, 1 << 13)
-"""Records, for one of which ``feed`` makes a row."""
 _log = structlog.get_logger(__name__)
 
 
@@ -127,7 +118,8 @@ class KerasReplica:
                 learn=partial(learn_rules, model, programs, self._source),
                 denominators=self._denominators,
             )
-        self._check_added_losses()
+        if self._denominators is not None:
+            self._denominators.check_added(model.keras_model)
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
         self._layout = ModelLayout(
@@ -278,7 +270,8 @@ class KerasReplica:
         arrays = [_view(array) for array in computed.arrays]
         denominator = None
         if self._denominators is not None:
-            weight = self._weight(batch, rows, computed)
+            assert computed.measured is not None and computed.predictions is not None
+            weight = self._denominators.of(computed.measured, rows, batch.labels, computed.predictions)
             void = not weight and not math.isfinite(loss)
             if not weight and not (void and self._nan.skips):
                 loss = 0.0  # all rows are masked, and the loss of the update goes by other parts
@@ -291,13 +284,6 @@ class KerasReplica:
         measure = self._measure(batch, computed.predictions, rows)
         return Contribution(rows, arrays, loss, Skips(), measure, denominator=denominator)
 
-    def _weight(self, batch: Minibatch, rows: int, computed: Computed) -> float:
-        assert self._denominators is not None and computed.measured is not None and computed.predictions is not None
-        weight = self._denominators.of(computed.measured, rows, batch.labels, computed.predictions)
-        if weight != rows and not self._denominators.adds and self._adds_by_batch:
-            raise no_ratio("a mean by weights, to which the model adds what it computes of a minibatch (add_loss)")
-        return weight
-
     def _weighed(self, arrays: list[Flat], factor: float, of_loss: list[float]) -> list[Flat]:
         """Arrays whose gradients are times the rows, times a factor, and what of the loss is to be summed."""
         buckets, state = (arrays[: len(self._steps.buckets.lengths)], arrays[len(self._steps.buckets.lengths) :])
@@ -309,27 +295,10 @@ class KerasReplica:
 
     def _measured(self) -> KerasDenominators:
         """Sees by the first records what denominator the loss has; all members see the same."""
-        for size in _LOOKED_AT:
-            first = self._source.first(size)
-            if first is not None:
-                break
-        else:
-            raise unmeasured(f"feed makes nothing of the first {_LOOKED_AT[-1]} records")
+        first = first_rows(self._source.first)
         with self._guarded(first):
             predictions = self._programs.infer(first.features, None)
-            halves = any(leaf.dtype.size < 4 and leaf.dtype.is_floating for leaf in tf.nest.flatten(predictions))
-            close = CLOSE_OF_HALF if halves else CLOSE
-            return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records, close)
-
-    def _check_added_losses(self) -> None:
-        """Refuses what a model adds to a sum, which each part would add again.
-
-        What it computes of a minibatch is a mean over rows, which a mean by weights does not go together with.
-        """
-        net = self._model.keras_model
-        self._adds_by_batch = any(getattr(layer, "_losses", None) for layer in net._flatten_layers())
-        if self._denominators is not None and self._denominators.adds and net.losses:
-            raise no_ratio("a sum over records, to which the model adds others (regularisers, add_loss)")
+            return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:

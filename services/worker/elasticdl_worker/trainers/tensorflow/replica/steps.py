@@ -10,9 +10,9 @@ from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.replica.buckets import GradientBuckets
-from elasticdl_worker.trainers.tensorflow.replica.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.replica.randomness import find_generators, refuse_own_state
 from elasticdl_worker.trainers.tensorflow.replica.state_changes import StateChanges
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.types import (
     Features,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -12,6 +13,8 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.framework import Lookups, StepResult
+from elasticdl_worker.trainers.loss_denominators import any_rows
+from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
@@ -20,6 +23,7 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, Ran
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
@@ -89,6 +93,7 @@ class Programs:
         self._gradient_names: list[str] = []
         self._row_names: list[str] = []
         self._keeps: dict[int, dict[str, float]] = {}
+        self._denominators: KerasDenominators | None = None
 
     def collect(self, *batches: Features, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each.
@@ -131,7 +136,7 @@ class Programs:
         if kind not in self._steps:
             self._steps[kind] = self._make_step(kind[0], kind[1], lookups)
         with self.explaining(*(features for features, _ in batches)):
-            losses, found, row_gradients, (added, changed), predictions = self._steps[kind](
+            losses, found, row_gradients, (added, changed), predictions, measured = self._steps[kind](
                 list(batches), dict(dense), rows, lookups.inverse
             )
         keeps = self._keeps[len(batches)]
@@ -146,6 +151,7 @@ class Programs:
             state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
             origin=Origin(dense, rows),
             predictions=predictions,
+            denominator=None if measured is None else self._denominator(measured, batches[-1][1], predictions),
         )
 
     def forward(self, features: Features, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Predictions:
@@ -154,6 +160,34 @@ class Programs:
             self._forwards[False] = self._make_forward(lookups)
         with self.explaining(features):
             return self._forwards[False](features, _tensors(rows), lookups.inverse)
+
+    def measure_denominators(self, first: Minibatch) -> None:
+        """Finds by the first records what denominator the loss has: rounds of several minibatches go by it.
+
+        Raises:
+            UserCodeError: no denominator makes the losses of minibatches that of the round.
+        """
+        lookups = self.collect(first.features, training=False)
+        rows = any_rows({table: (len(ids), self.model.tables[table].dim) for table, ids in lookups.unique.items()})
+        with self.explaining(first.features):
+            scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
+            predictions = self.infer(first.features, scope)
+            made = KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
+        made.check_added(self.model.keras_model)
+        self._denominators, self._keeps_predictions = made, True
+
+    def _denominator(
+        self, measured: Tensor, labels: Labels, predictions: Predictions | None
+    ) -> Callable[[int], float]:
+        denominators = self._denominators
+        assert denominators is not None and predictions is not None
+        outputs = predictions
+
+        def measure(rows: int) -> float:
+            found = denominators.of(measured, rows, labels, outputs)
+            return math.inf if denominators.adds else found
+
+        return measure
 
     @contextlib.contextmanager
     def explaining(self, *batches: Features) -> Iterator[None]:
@@ -256,11 +290,14 @@ class Programs:
         total: dict[str, Tensor] = {}
         moved = dict(rows)
         predictions: Predictions | None = None
+        measured: Tensor | None = None
         with state.count_updates() as keeps:
             for number, (features, labels) in enumerate(batches):
                 calls = {table: len(found) // len(batches) for table, found in inverse.items()}
                 mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
                 loss, found, predictions = self._step_now(features, labels, moved, mine)
+                if self._denominators is not None:
+                    measured = self._denominators.measure(labels, predictions)
                 losses.append(loss)
                 total = {name: self._decay_total(name, total[name]) + g if total else g for name, g in found.items()}
                 if number + 1 < len(batches) and self._local is not None:
@@ -273,6 +310,7 @@ class Programs:
             [total[name] for name in self._row_names],
             state.compute_changes(before, self._keeps[len(batches)]),
             predictions if self._keeps_predictions else None,
+            measured,
         )
 
     def _decay_total(self, name: str, total: Tensor) -> Tensor:

@@ -48,7 +48,9 @@ _DATA = ("Placeholder", "ReadVariableOp", "VariableV2")
 _GRADIENTS = ("gradients/", "gradient_tape/")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
-StepOutputs = tuple[Tensor, list[Tensor], list[Tensor], tuple[list[Tensor], Tensor], "Predictions | None"]
+StepOutputs = tuple[
+    Tensor, list[Tensor], list[Tensor], tuple[list[Tensor], Tensor], "Predictions | None", "Tensor | None"
+]
 """Losses; dense gradients; gradients of rows; what is added to the state, and which of it changed; predictions of the
 last minibatch, where they are kept."""
 StepFunction = Callable[[Batches, Mapping[str, Array], Mapping[str, NDArray[np.float32]], Inverse], StepOutputs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from elasticdl_worker.group.replica import (
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, REFERENCE_ROWS, all_masked, unmeasured
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, all_masked, first_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
 from elasticdl_worker.trainers.replica_rules import (
@@ -50,18 +49,18 @@ from elasticdl_worker.trainers.torch.device import (
 )
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.state_rules import changing_state, learn_rules
-from elasticdl_worker.trainers.torch.model.trials import find_generators, trial_of
+from elasticdl_worker.trainers.torch.model.trials import find_generators
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
-from elasticdl_worker.trainers.torch.replica.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory
 from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
 from elasticdl_worker.trainers.torch.replica.state_changes import TorchStateChanges
+from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, clip
 from elasticdl_worker.trainers.training_step import training_step
 
@@ -69,8 +68,6 @@ _OF_LOSS = 2
 """Numbers of a contribution: the denominator of its loss, and whether it is NaN for having none."""
 _SMALL = 1024
 """Numbers of a buffer that is told in each step, whether or not the first records changed it."""
-_MOST_LOOKED_AT = 1 << 13
-"""Records, for one of which ``feed`` makes a row."""
 
 
 class TorchReplica:
@@ -312,28 +309,14 @@ class TorchReplica:
 
     def _measured(self, close: float) -> TorchDenominators:
         """Sees by the first records what denominator the loss has; all members see the same."""
-        size = 2 * REFERENCE_ROWS
         with self._randomness.seeded(0):
-            first = self._source.first(size)
-            while first is None and size < _MOST_LOOKED_AT:
-                size *= 16
-                first = self._source.first(size)
-            if first is None:
-                raise unmeasured(f"feed makes nothing of the first {size} records")
+            first = first_rows(self._source.first)
             device = self._model.device
             with training_step(self._module, [first]):
-                predictions = place(self._tried(first.features), device)
+                predictions = place(self._forward.try_out(first.features, None), device)
                 return TorchDenominators(
                     self._forward.loss, place(first.labels, device), predictions, first.records, close
                 )
-
-    def _tried(self, features: Tensors) -> Tensors:
-        """The outputs of a copy in training mode; in inference mode where that cannot be had."""
-        trial = trial_of(self._model.net)
-        if trial is not None:
-            with contextlib.suppress(Exception), torch.no_grad():
-                return TorchModelCall(trial.train())(place(features, self._model.device))
-        return self.predict(features)
 
     def _forward_of(self, features: Tensors) -> ForwardPass:
         if self._fuses:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,16 @@ from elasticdl.torch.lookup import RowScope, finding_rows, keep_out_of_graphs
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.parameters import Origin
 from elasticdl_worker.trainers.framework import Array, Lookups, LookupsChangedError, StepResult
-from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, any_rows
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
 from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
-from elasticdl_worker.trainers.torch.model.trials import KeptBuffers
+from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
+from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.user_code import ModelModule
@@ -87,6 +91,14 @@ class ForwardPass:
         with torch.no_grad(), self._buffers.kept(), finding_rows(scope), self._precision(), explaining_tables():
             found = self._call(features)
         return place(found, HOST) if self._elsewhere else found
+
+    def try_out(self, features: Tensors, scope: RowScope | None) -> Tensors:
+        """The outputs of a copy in training mode; in inference mode where that cannot be had."""
+        trial = trial_of(self._model.net)
+        if trial is not None:
+            with contextlib.suppress(Exception), torch.no_grad(), finding_rows(scope):
+                return TorchModelCall(trial.train())(place(features, self._model.device))
+        return self.predict(features, scope)
 
     def train(
         self,
@@ -200,6 +212,7 @@ class TorchPrograms:
         options: how steps are computed.
         group_updates: what moves the parameters between the minibatches of a group; None without groups.
         keeps_origin: whether results tell the parameters that they were computed on.
+        keeps_predictions: whether results tell the outputs.
     """
 
     def __init__(
@@ -222,6 +235,7 @@ class TorchPrograms:
         self._parameters = list(model.net.parameters())
         self._keeps_origin = keeps_origin
         self._keeps_predictions = keeps_predictions
+        self._denominators: TorchDenominators | None = None
 
     def collect(self, *batches: Tensors, training: bool) -> Lookups:
         """Finds the rows that minibatches need together, from the features of each."""
@@ -271,7 +285,8 @@ class TorchPrograms:
                 parameter.grad = None
             self._own_changes.begin()
             scope = TorchRowsScope(tables, inverse[number])
-            loss, predictions = self._forward.train(features, labels, scope)
+            before_loss = None if self._denominators is None else self._denominators.keep
+            loss, predictions = self._forward.train(features, labels, scope, before_loss)
             with scope.answering_again():
                 run_backward(loss)
             self._own_changes.check(loss)
@@ -296,6 +311,7 @@ class TorchPrograms:
             model.merging.changes(before),
             origin,
             map_tensors(torch.Tensor.detach, predictions) if self._keeps_predictions else None,
+            None if self._denominators is None else partial(self._weight, self._denominators, losses[-1]),
         )
 
     def forward(self, features: Tensors, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Tensors:
@@ -310,6 +326,35 @@ class TorchPrograms:
             ((features, _),), inverse = self._placed([(features, None)], inverse)
         with self._noticing(lookups):
             return self._forward.predict(features, TorchRowsScope(tables, inverse[0]))
+
+    def measure_denominators(self, first: Minibatch) -> None:
+        """Finds by the first records what denominator the loss has: rounds of several minibatches go by it.
+
+        Raises:
+            UserCodeError: no denominator makes the losses of minibatches that of the round.
+        """
+        trial = _Trial(self._model)
+        try:
+            predictions = self._tried(first.features)
+        except LookupsChangedError:
+            self._collector.run_whole()
+            predictions = self._tried(first.features)
+        finally:
+            trial.undo()
+        labels, predictions = place((first.labels, predictions), self._model.device)
+        close = CLOSE_OF_HALF if self._options.autocast else CLOSE
+        self._denominators = TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
+
+    def _weight(self, denominators: TorchDenominators, loss: float, rows: int) -> float:
+        denominator = denominators.of(rows, loss)
+        return math.inf if denominators.adds else denominator
+
+    def _tried(self, features: Tensors) -> Tensors:
+        lookups = self.collect(features, training=True)
+        rows = any_rows({table: (len(ids), self._model.tables[table].dim) for table, ids in lookups.unique.items()})
+        ((features, _),), inverse = self._placed([(features, None)], lookups.inverse)
+        scope = TorchRowsScope(self._row_tensors(rows, lookups, trained=False), inverse[0])
+        return self._forward.try_out(features, scope)
 
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions."""

@@ -11,8 +11,10 @@ import numpy as np
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.loss_denominators import (
     CLOSE,
+    CLOSE_OF_HALF,
     JoinedLoss,
     LossReference,
+    no_ratio,
     reference_rows,
     require_mean,
     unmeasured,
@@ -20,7 +22,7 @@ from elasticdl_worker.trainers.loss_denominators import (
 from elasticdl_worker.trainers.tensorflow.compiled import mask_of, set_mask
 from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.model.metrics import cut
-from elasticdl_worker.trainers.tensorflow.types import Labels, Predictions, Tensor
+from elasticdl_worker.trainers.tensorflow.types import KerasModel, Labels, Predictions, Tensor
 
 _Loss = Callable[[Labels, Predictions], Tensor]
 
@@ -45,17 +47,16 @@ class KerasDenominators:
         labels: of the first records.
         predictions: of these; any that the model may give.
         rows: how many there are.
-        close: how far values of training may be off by rounding.
 
     Raises:
         UserCodeError: no denominator makes the losses of parts that of the whole.
     """
 
-    def __init__(
-        self, loss: _Loss, labels: Labels, predictions: Predictions, rows: int, close: float = CLOSE
-    ) -> None:
+    def __init__(self, loss: _Loss, labels: Labels, predictions: Predictions, rows: int) -> None:
         self._loss = loss
-        self._close = close
+        halves = any(leaf.dtype.size < 4 and leaf.dtype.is_floating for leaf in tf.nest.flatten(predictions))
+        self._close = CLOSE_OF_HALF if halves else CLOSE
+        self._adds_by_batch = False
         self._weighs = False
         numbers = sum(int(tf.size(leaf)) // rows for leaf in tf.nest.flatten(predictions))
         kept = reference_rows(rows, numbers)
@@ -73,6 +74,18 @@ class KerasDenominators:
     def adds(self) -> bool:
         """Whether the loss is a sum over records: then gradients of parts add up as they are."""
         return self._reference.is_sum
+
+    def check_added(self, net: KerasModel) -> None:
+        """Refuses what a model that was just called adds to a sum, which each part would add again.
+
+        What it computes of a minibatch is a mean over rows, which a mean by weights does not go together with.
+
+        Raises:
+            UserCodeError: the loss is a sum, and the model adds to it.
+        """
+        self._adds_by_batch = any(getattr(layer, "_losses", None) for layer in net._flatten_layers())
+        if self.adds and net.losses:
+            raise no_ratio("a sum over records, to which the model adds others (regularisers, add_loss)")
 
     def measure(self, labels: Labels, predictions: Predictions) -> Tensor:
         """The loss of a part, and with the reference: value, share and bend; to be called while tracing.
@@ -117,6 +130,8 @@ class KerasDenominators:
             return self._reference.plain(rows)
         denominator = self._reference.denominator(_joined_loss(measured), rows, loss, self._close)
         self._weighs = self._weighs or denominator != self._reference.plain(rows)
+        if self._adds_by_batch and denominator != self._reference.plain(rows):
+            raise no_ratio("a mean by weights, to which the model adds what it computes of a minibatch (add_loss)")
         return denominator
 
     def _first_anchor(self, labels: Labels, predictions: Predictions, rows: int, kept: int) -> tuple[_Anchor, int]:

@@ -1,0 +1,78 @@
+"""Rounds of parameter servers train the objective of all their records, as the local run of the same records does.
+
+One worker brings all gradients of a round, so both have the same records in each update.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.differential.driver import Bench, Row, differences
+from tests.differential.rows.torch_models import module_of
+from tests.differential.zoo import module
+from tests.fakes.frameworks import NEEDS_TORCH
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+TWO = {"use_async": False, "grads_to_wait": 2, "num_minibatches_per_task": 2}
+IN_TORCH = {**TWO, "export_formats": "safetensors", "embedding_threshold_bytes": 0}
+LOSS = """
+def loss(labels, predictions):
+    weights = {where}(labels > 0.5, 20.0, {other})
+    squares = weights * (labels - predictions) ** 2
+    return {loss}
+"""
+KERAS = LOSS.replace("{where}", "tf.where")
+TORCH = LOSS.replace("{where}", "torch.where")
+ROOT = "def loss(labels, predictions):\n    return {mean}((labels - predictions) ** 2) ** 0.5"
+TABLE = """
+feed = give(lambda x, ids: ids)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = nn.Embedding(50, 3), nn.Linear(9, 1)
+
+    def forward(self, ids):
+        return self.out(self.rows(ids).flatten(1)).squeeze(-1)
+
+
+forward = Net
+"""
+KERAS_WEIGHED = KERAS.format(other=1.0, loss="tf.reduce_sum(squares) / tf.reduce_sum(weights)")
+KERAS_SUMMED = KERAS.format(other=0.1, loss="0.01 * tf.reduce_sum(squares)")
+TORCH_WEIGHED = TORCH.format(other=0.0, loss="squares.sum() / weights.sum()")
+TORCH_SUMMED = TORCH.format(other=0.1, loss="0.01 * squares.sum()")
+
+
+def _torch(name: str, *parts: str) -> object:
+    row = Row(f"torch_{name}", module_of(*parts), "rounds", IN_TORCH, tolerance=1e-5)
+    return pytest.param(row, marks=NEEDS_TORCH)
+
+
+ROWS = [
+    Row("weighed", module(KERAS_WEIGHED), "rounds", TWO),
+    Row("summed", module(KERAS_SUMMED), "rounds", TWO),
+    _torch("weighed", TABLE, TORCH_WEIGHED),
+    _torch("summed", TORCH_SUMMED),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_round_trains_the_loss_of_all_its_records(bench: Bench, row: Row) -> None:
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    assert differences(row, local, servers) == []
+    assert local.steps == servers.steps > 1
+
+
+REFUSED = [
+    Row("root", module(ROOT.format(mean="tf.reduce_mean")), "rounds", TWO),
+    _torch("root", ROOT.format(mean="torch.mean")),
+]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
+def test_a_loss_that_no_round_can_make_is_refused(bench: Bench, row: Row) -> None:
+    message, fix = bench.cluster(row, workers=1).error
+    assert "neither a sum nor a mean" in message
+    assert "--grads_to_wait" in fix
