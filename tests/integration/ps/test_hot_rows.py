@@ -193,7 +193,7 @@ async def test_a_push_in_pieces_counts_once(start_servers: Any) -> None:
 
     raw = servers.raw()[0]
     with pytest.raises(InvalidInputError):
-        await raw.call("PushGradientsInPieces", pieces(frame[:-64]), deadline_s=5)
+        await raw.call("PushGradientsInPieces", pieces(frame[:-64]), deadline_s=20)
     replays = []
     for method, message in (
         ("PushGradientsInPieces", pieces(frame)),
@@ -201,7 +201,7 @@ async def test_a_push_in_pieces_counts_once(start_servers: Any) -> None:
         ("PushGradients", frame),
     ):
         answer = ps_pb2.PushGradientsResponse()
-        data = await raw.call(method, message, deadline_s=5)
+        data = await raw.call(method, message, deadline_s=20)
         answer.ParseFromString(data[16 : 16 + int.from_bytes(data[4:8], "little")])
         replays.append((answer.accepted, answer.version, answer.replay))
     assert replays == [(True, 1, False), (True, 1, True), (True, 1, True)]

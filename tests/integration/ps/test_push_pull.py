@@ -180,12 +180,12 @@ async def test_a_repeated_message_counts_once_and_odd_ones_are_refused(start_ser
     message.pull.rows.add(table="t", ids=0)
     frame = encode_frame(message.SerializeToString(), [np.ones(3, np.float32), np.arange(5)])
     for replay in (False, True):
-        header, buffers = decode_frame(await raw.call("PushPull", frame, deadline_s=5))
+        header, buffers = decode_frame(await raw.call("PushPull", frame, deadline_s=20))
         answer = ps_pb2.PushPullResponse.FromString(header)
         assert (answer.push.version, answer.push.replay, answer.pull.version) == (1, replay, 1)
         assert len(buffers[answer.pull.rows[0].values]) == 5 * 4 * 4
     for change in ({"pull_from": 9}, {"pull_from": -1}, {"pull": ps_pb2.PullRequest(pin=1)}):
         odd = ps_pb2.PushPullRequest(push=ps_pb2.PushGradientsRequest(worker="worker-0.0", sequence=9), **change)
         with pytest.raises(InvalidInputError):
-            await raw.call("PushPull", encode_frame(odd.SerializeToString()), deadline_s=5)
+            await raw.call("PushPull", encode_frame(odd.SerializeToString()), deadline_s=20)
     assert (await client.pull({})).version == 1

@@ -113,7 +113,7 @@ async def test_a_flushed_round_has_ended(servers: Any, patience: None, somebody_
     waiting = asyncio.ensure_future(first.pull({"t": IDS}))
     master = servers.raw(Role.MASTER)[0]
     await somebody_waits.wait()
-    await master.call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=5)
+    await master.call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=20)
     pulled = await waiting
     assert pulled.version == 2
     np.testing.assert_array_equal(pulled.rows["t"], -4)
@@ -153,4 +153,4 @@ async def test_other_ps_do_not_take_a_pull_along_with_a_push(start_servers: Any)
     await ensure(client, 1)
     request = ps_pb2.PushPullRequest(push=ps_pb2.PushGradientsRequest(worker="worker-0.0", sequence=1))
     with pytest.raises(Exception, match="PS 1 does not decide on rounds"):
-        await servers.raw()[1].call("PushPull", encode_frame(request.SerializeToString()), deadline_s=5)
+        await servers.raw()[1].call("PushPull", encode_frame(request.SerializeToString()), deadline_s=20)

@@ -36,7 +36,9 @@ async def rows(client: Any, ids: Any, pin: int = 0) -> Any:
 
 
 async def tables(servers: Any) -> list[Any]:
-    return [(await client.call("Status", ps_pb2.StatusRequest(), deadline_s=5)).tables[0] for client in servers.raw()]
+    return [
+        (await client.call("Status", ps_pb2.StatusRequest(), deadline_s=20)).tables[0] for client in servers.raw()
+    ]
 
 
 async def test_admission_over_several_servers(servers: Any) -> None:
@@ -64,7 +66,7 @@ async def test_a_repeated_push_is_one_sighting(start_servers: Any) -> None:
     gradients = Gradients(rows={"t": (np.array([1]), np.ones((1, 4), np.float32))})
     (request,) = client._group.build_pushes(gradients, 0, None)
     for _ in range(3):
-        await servers.raw()[0].call("PushGradients", push_frame(request), deadline_s=5)
+        await servers.raw()[0].call("PushGradients", push_frame(request), deadline_s=20)
     assert (await tables(servers))[0].refused == 1
 
 

@@ -157,10 +157,10 @@ async def test_flushing_ends_an_epoch_with_what_there_is(start_servers: Any) -> 
     await client.push(step(3), version=0)
     master = servers.raw(Role.MASTER)
     for _ in range(2):
-        closed = (await master[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=5)).closed
+        closed = (await master[0].call("FlushRound", ps_pb2.FlushRoundRequest(), deadline_s=20)).closed
         assert len(closed.members) == 1
         request = ps_pb2.ApplyRoundRequest(round=closed)
-        assert (await master[1].call("ApplyRound", request, deadline_s=5)).version == 1
+        assert (await master[1].call("ApplyRound", request, deadline_s=20)).version == 1
     await assert_all_equal(client, -3, 1)
 
 

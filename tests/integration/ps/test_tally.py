@@ -25,10 +25,10 @@ def gradient(records: int, task: tuple[int, int] | None) -> Gradients:
 async def tallies(servers: Any) -> list[dict[tuple[int, int], int] | None]:
     found = []
     for client in servers.raw(Role.MASTER):
-        answer = await client.call("Tally", ps_pb2.TallyRequest(), deadline_s=10.0)
+        answer = await client.call("Tally", ps_pb2.TallyRequest(), deadline_s=20.0)
         rows = np.array(answer.counts, np.int64).reshape(-1, 3).tolist()
         found.append({(a, b): c for a, b, c in rows} if answer.complete else None)
-        status = await client.call("Status", ps_pb2.StatusRequest(), deadline_s=10.0)
+        status = await client.call("Status", ps_pb2.StatusRequest(), deadline_s=20.0)
         assert status.records == sum(c for *_, c in rows)
     return found
 
@@ -69,11 +69,11 @@ async def test_a_restore_takes_the_tally_back_and_another_job_begins_anew(server
         files=[ps_pb2.SavedFile(name=file.name, size=file.size, sha256=file.sha256) for file in files],
     )
     for raw in servers.raw(Role.MASTER):
-        await raw.call("Restore", request, deadline_s=10.0)
+        await raw.call("Restore", request, deadline_s=20.0)
     assert await tallies(servers) == [{(0, 3): 8}] * len(servers.addresses)
     request.other_job = True
     for raw in servers.raw(Role.MASTER):
-        await raw.call("Restore", request, deadline_s=10.0)
+        await raw.call("Restore", request, deadline_s=20.0)
     assert await tallies(servers) == [{}] * len(servers.addresses)
 
 
