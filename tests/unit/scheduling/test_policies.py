@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from elasticdl_core.scheduling import (
     Snapshot,
     policy_by_name,
 )
+from elasticdl_core.scheduling.admission import AdmissionRules, admit, by_arrival, tiers_of
 from elasticdl_core.scheduling.words import moment
 
 pytestmark = pytest.mark.unit
@@ -344,3 +346,20 @@ def test_a_clock_that_was_set_back_freezes_no_job() -> None:
     borrower = replace(ahead, team="ads", min_workers=4, max_workers=4, current_workers=4)
     owner = job("b", team="search", min_workers=4, max_workers=4)
     assert plan("goodput", 4, borrower, owner, quotas=quotas).targets() == {"a": 0, "b": 4}
+
+
+def test_each_job_is_asked_once_when_it_ends_however_many_priorities_wait() -> None:
+    """A forecast of 2,001 jobs of as many priorities took over two minutes, for which nothing was scheduled."""
+    asked: Counter[str] = Counter()
+
+    def eta(one: JobView, workers: int) -> float:
+        asked[one.id] += 1
+        return 100.0
+
+    jobs = [job(f"runs-{i}", current_workers=1, priority=500) for i in range(20)]
+    jobs += [job(f"waits-{i}", priority=i) for i in range(200)]
+    rules = AdmissionRules(size=lambda one: one.smallest, queue_key=by_arrival, eta=eta)
+    admission, _ = admit(Snapshot(NOW, tuple(jobs), Capacity.of_slots(20)), tiers_of(jobs, rules), rules)
+    assert len(admission.admitted) == 20 and len(admission.refused) == 200
+    assert asked.keys() == {one.id for one in jobs[:20]}
+    assert set(asked.values()) == {1}

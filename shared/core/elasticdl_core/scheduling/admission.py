@@ -146,6 +146,9 @@ def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> t
     admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
     demoted: set[str] = set()
     for tier in tiers:
+        if not tier.running:  # nobody can be evicted
+            admitter.run(tier)
+            continue
         before, now_waiting = admitter.copy(), tier
         while evicted := admitter.run(now_waiting):
             demoted |= evicted
@@ -173,7 +176,9 @@ class _Admitter:
         self._held_above: dict[tuple[float, ...], JobView] = {}
         self._reserve_nothing()
         self._guarantees = any(q.guaranteed is not None for q in snapshot.quotas.values())
-        self._blockers: dict[int, tuple[str, ...]] = {}
+        self._blockers: tuple[str, ...] | None = None
+        self._largest: tuple[int, tuple[str, ...]] = (-1, ())
+        self._ends: dict[str, tuple[float, bool]] = {}
         self._no_rooms: dict[tuple[object, ...], Reason] = {}
 
     def copy(self) -> _Admitter:
@@ -181,7 +186,7 @@ class _Admitter:
         other = _Admitter(self._snapshot, self._tracker.copy(), self._rules)
         mine = self._result
         other.result = other._result = Admission([*mine.admitted], {**mine.refused}, mine.first_blocked)
-        other._held, other._held_above = {**self._held}, self._held_above
+        other._held, other._held_above, other._ends = {**self._held}, self._held_above, self._ends
         other._first_blocked, other._extra = self._first_blocked, self._extra
         other._shadow_at, other._shadow_known = self._shadow_at, self._shadow_known
         return other
@@ -194,7 +199,7 @@ class _Admitter:
     def run(self, tier: Tier) -> set[str]:
         """Admits jobs of the next tier; returns which running ones are evicted."""
         self._held_above, self._held = self._held_above | self._held, {}
-        self._blockers.clear()
+        self._blockers = None
         if self._rules.backfill:
             self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
         running, waiting = tier.running, tier.waiting
@@ -364,10 +369,12 @@ class _Admitter:
 
     def _end_of(self, job: JobView) -> tuple[float, bool]:
         """When a job ends, and whether that is known: else it is taken to run as long again as it has."""
-        now, eta = self._snapshot.now, self._rules.eta(job, max(job.current_workers, self._rules.size(job)))
-        if math.isinf(eta):
-            return now + max(now - (job.started_at or now), ASSUMED_REST_S), False
-        return now + eta, True
+        if job.id not in self._ends:  # each tier asks again
+            now, eta = self._snapshot.now, self._rules.eta(job, max(job.current_workers, self._rules.size(job)))
+            known = not math.isinf(eta)
+            rest = eta if known else max(now - (job.started_at or now), ASSUMED_REST_S)
+            self._ends[job.id] = (now + rest, known)
+        return self._ends[job.id]
 
     def _refuse(self, job: JobView, reason: Reason) -> None:
         self._result.refused[job.id] = Allocation(0, False, reason)
@@ -399,7 +406,7 @@ class _Admitter:
     def _no_room_now(self, job: JobView, size: int) -> Reason:
         free = max(self._tracker.free[0], 0.0)
         need = job.demand(size).slots
-        blockers = self._holders(job.priority)
+        blockers = self._holders()
         when = self._expected_to_fit(job)
         data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
         if job.current_workers > 0:
@@ -431,16 +438,17 @@ class _Admitter:
         code = ReasonCode.EVICTED if job.current_workers > 0 else ReasonCode.WAITING_FOR_CAPACITY
         return Reason(code, text, (), {"need": need, "min_workers": size, "total": self._tracker.total[0]})
 
-    def _holders(self, priority: int) -> tuple[str, ...]:
-        """The admitted jobs that hold most; computed once a tier, as it is the same for all that wait in it."""
-        if priority not in self._blockers:
-            largest = heapq.nsmallest(
-                MAX_BLOCKERS,
-                self._result.admitted,
-                key=lambda job: (-job.demand(self._rules.size(job)).slots, job.id),
-            )
-            self._blockers[priority] = tuple(job.id for job in largest)
-        return self._blockers[priority]
+    def _holders(self) -> tuple[str, ...]:
+        """The admitted jobs that hold most; the same for all that wait in a tier, and in others without one more."""
+        admitted = self._result.admitted
+        if self._blockers is None:
+            if self._largest[0] != len(admitted):
+                order = heapq.nsmallest(
+                    MAX_BLOCKERS, admitted, key=lambda job: (-job.demand(self._rules.size(job)).slots, job.id)
+                )
+                self._largest = (len(admitted), tuple(job.id for job in order))
+            self._blockers = self._largest[1]
+        return self._blockers
 
     def _over_limit(self, job: JobView, size: int) -> Reason:
         text = (
