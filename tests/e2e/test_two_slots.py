@@ -103,7 +103,7 @@ def test_two_people_share_two_slots_as_the_explanations_say(laptop: Cluster) -> 
 
         # A third waits, and is told what it waits for.
         late = submit(bob, laptop, "late")
-        until(bob, late, lambda job: "its minimum of 1 worker needs 1 slots" in job.target_reason, "was told to wait")
+        until(bob, late, lambda job: "its minimum of 1 worker needs 1 slot" in job.target_reason, "was told to wait")
         waits = admin.explain(late)
         assert (waits["state"], waits["reason"]["code"]) == ("QUEUED", "waiting_for_capacity")
         assert {one["job_id"] for one in waits["blockers"]} == {anns, bobs}

@@ -67,7 +67,7 @@ async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
     await scheduler.decide_once()
     waiting = await world.job("c")
     assert waiting["state"] == "QUEUED"
-    assert "its minimum of 1 worker needs 1 slots, and 0 are left" in waiting["target_reason"]
+    assert "its minimum of 1 worker needs 1 slot, and 0 are left" in waiting["target_reason"]
 
 
 async def test_growth_waits_until_the_former_users_have_left(world: Any) -> None:

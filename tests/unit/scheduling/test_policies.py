@@ -70,6 +70,13 @@ def test_a_minimum_evicts_only_the_less_important() -> None:
     assert "needs 2 slots, and 0 are left" in waiting.text
 
 
+def test_one_slot_is_said_in_the_singular() -> None:
+    running = job("running", current_workers=4, min_workers=4, max_workers=4)
+    assert "needs 1 slot, and 0 are" in plan("goodput", 4, running, job("peer")).allocations["peer"].reason.text
+    one_left = plan("goodput", 5, running, job("peer", min_workers=2)).allocations["peer"].reason.text
+    assert "needs 2 slots, and 1 is left" in one_left
+
+
 def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
     running = job("running", current_workers=4, min_workers=4, max_workers=4, remaining_records=4000.0)
     large = job("large", min_workers=6, submitted_at=0.0)

@@ -25,7 +25,7 @@ from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_d
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.victims import claims_of
-from elasticdl_core.scheduling.words import moment, workers_of
+from elasticdl_core.scheduling.words import moment, slots_of, workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
@@ -411,10 +411,11 @@ class _Admitter:
         data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
         if job.current_workers > 0:
             why = self._why_evicted(job)
-            text = f"evicted: {why} {free:g} slots, and its minimum of {workers_of(size)} needs {need:g}"
+            text = f"evicted: {why} {slots_of(free)}, and its minimum of {workers_of(size)} needs {need:g}"
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
-            f"its minimum of {workers_of(size)} needs {need:g} slots, and {free:g} are left beside the minimums of "
+            f"its minimum of {workers_of(size)} needs {slots_of(need)}, and {free:g} "
+            f"{'is' if free == 1 else 'are'} left beside the minimums of "
             f"{len(self._result.admitted)} jobs that go before it{when}"
         )
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
@@ -427,12 +428,12 @@ class _Admitter:
         peers = sorted({one.team for one in starting if one.priority == job.priority})
         if peers and self._guarantees:
             return f"team {', '.join(peers)} takes back what it is guaranteed, which leaves"
-        return f"jobs may take {self._tracker.total[0]:g} slots now{self._tracker.aside_in_words()}, which leaves"
+        return f"jobs may take {slots_of(self._tracker.total[0])} now{self._tracker.aside_in_words()}, which leaves"
 
     def _set_aside(self, job: JobView, size: int) -> Reason:
         need = job.demand(size).slots
         text = (
-            f"its minimum of {workers_of(size)} needs {need:g} slots, and jobs may take {self._tracker.total[0]:g} "
+            f"its minimum of {workers_of(size)} needs {slots_of(need)}, and jobs may take {self._tracker.total[0]:g} "
             f"now{self._tracker.aside_in_words()}"
         )
         code = ReasonCode.EVICTED if job.current_workers > 0 else ReasonCode.WAITING_FOR_CAPACITY
@@ -453,7 +454,7 @@ class _Admitter:
     def _over_limit(self, job: JobView, size: int) -> Reason:
         text = (
             f"its minimum of {workers_of(size)} would take team {job.team} over its limit; the team uses "
-            f"{self._tracker.team_cost(job.team):g} slots"
+            f"{slots_of(self._tracker.team_cost(job.team))}"
         )
         blockers = tuple(other.id for other in self._result.admitted if other.team == job.team)[:MAX_BLOCKERS]
         return Reason(ReasonCode.WAITING_FOR_QUOTA, text, blockers, {"need": job.demand(size).slots})
@@ -466,7 +467,7 @@ class _Admitter:
         where = (
             f"the limit of team {job.team}"
             if self._tracker.possible(job, size) is Obstacle.LIMIT
-            else f"the whole cluster of {self._tracker.installed:g} slots"
+            else f"the whole cluster of {slots_of(self._tracker.installed)}"
         )
-        text = f"its minimum of {workers_of(size)} ({need:g} slots) is more than {where}; lower min_workers"
+        text = f"its minimum of {workers_of(size)} ({slots_of(need)}) is more than {where}; lower min_workers"
         return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.installed})

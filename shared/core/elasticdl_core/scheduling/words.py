@@ -13,6 +13,11 @@ def workers_of(count: int) -> str:
     return f"{count} worker" if count == 1 else f"{count} workers"
 
 
+def slots_of(count: float) -> str:
+    """A number of slots, in words: ``1 slot``, ``0.5 slots``."""
+    return f"{count:g} slot" if count == 1 else f"{count:g} slots"
+
+
 def moment(at: float, now: float) -> str:
     """A time for people that stays true however late it is read: reasons are written down and shown for long."""
     if not 0 <= at < _LAST:

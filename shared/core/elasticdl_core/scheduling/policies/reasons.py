@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate
 from elasticdl_core.scheduling.policies.surplus import MAX_BLOCKERS
-from elasticdl_core.scheduling.words import workers_of
+from elasticdl_core.scheduling.words import slots_of, workers_of
 
 _NOTHING = 0.005
 """A gain or loss of speed below that is none."""
@@ -105,7 +105,7 @@ def _reason(
         text = f"{better}, too little for {cost}"
         return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
     if short is not None:
-        above = f"{short:g} slots above minimums" if short else "none above minimums"
+        above = f"{slots_of(short)} above minimums" if short else "none above minimums"
         text = f"{head}; the share of team {job.team} in the free slots is {above}"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])

@@ -9,7 +9,7 @@ from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.device_reasons import lack_of_devices
 from elasticdl_core.scheduling.plan import Allocation, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView
-from elasticdl_core.scheduling.words import workers_of
+from elasticdl_core.scheduling.words import slots_of, workers_of
 
 MAX_BLOCKERS = 5
 
@@ -93,5 +93,5 @@ def _common(job: JobView, workers: int, holders: tuple[str, ...], free: float, t
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple(holder for holder in holders if holder != job.id)[:MAX_BLOCKERS]
     head = f"it has {workers} of at most {workers_of(job.largest)}"
-    text = f"{head}; {free:g} slots are free for another {more - workers}"
+    text = f"{head}; {slots_of(free)} {'is' if free == 1 else 'are'} free for another {more - workers}"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
