@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl_core.errors import UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_proto.v1 import ps_pb2
@@ -39,7 +40,12 @@ class Master:
 
     async def restore(self, directory: str, files: Sequence[CheckpointFile], *, other_job: bool = False) -> int:
         named = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in files]
-        return await self._control.restore({"directory": directory, "files": named}, other_job=other_job)
+        manifest = {"directory": directory, "files": named}
+        async with asyncio.timeout(60):
+            while True:
+                # A connection may end with the PS that died only now, and the master tries again.
+                with contextlib.suppress(UnavailableError):
+                    return await self._control.restore(manifest, other_job=other_job)
 
 
 class Servers:
