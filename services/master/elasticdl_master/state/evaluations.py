@@ -177,10 +177,7 @@ class Evaluations:
 
     def is_due(self, version: int) -> bool:
         """Whether an update of this job after the last evaluation was one in so many, at a model version."""
-        epochs, start = self._epochs, self._version.start
-        due = self._rules.evaluation_due(version - start, self.latest_version - start)
-        # At the end of an epoch there is one evaluation, not two of the same version.
-        return due and self._job.plans.validation is not None and not epochs.trained and not epochs.complete
+        return 0 < self._next_version <= version
 
     @property
     def pause_at(self) -> int:
@@ -189,11 +186,15 @@ class Evaluations:
         While an evaluation is under way it is the one that is evaluated: also before the group is told of the pin,
         which a new master makes anew.
         """
-        if self.running:
-            return self.latest_version
-        if self._job.plans.validation is None or self._epochs.trained or self._epochs.complete:
+        return self.latest_version if self.running else self._next_version
+
+    @property
+    def _next_version(self) -> int:
+        """The model version at which the next evaluation within an epoch is due; 0 for none."""
+        epochs, start = self._epochs, self._version.start
+        # At the end of an epoch there is one evaluation, not two of the same version.
+        if self._job.plans.validation is None or epochs.trained or epochs.complete:
             return 0
-        start = self._version.start
         due = self._rules.next_evaluation(self.latest_version - start)
         return start + due if due else 0
 

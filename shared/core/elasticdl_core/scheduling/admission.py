@@ -146,10 +146,8 @@ def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> t
     admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
     demoted: set[str] = set()
     for tier in tiers:
-        if not tier.running:  # nobody can be evicted
-            admitter.run(tier)
-            continue
-        before, now_waiting = admitter.copy(), tier
+        # Of a tier in which nobody runs nobody is evicted.
+        before, now_waiting = admitter.copy() if tier.running else admitter, tier
         while evicted := admitter.run(now_waiting):
             demoted |= evicted
             admitter, now_waiting = before.copy(), _without(now_waiting, evicted, rules)

@@ -115,11 +115,10 @@ def find_generators(net: nn.Module, roots: Sequence[Path]) -> list[OwnGenerator]
         roots: directories of the user's files.
     """
     holders: list[Mapping[str, Any]] = [vars(layer) for layer in net.modules()]
-    modules = sys.modules.copy()  # other threads import
-    for name in sorted(modules):
-        file = getattr(modules[name], "__file__", None)
+    for _, module in sorted(sys.modules.items()):  # a copy: other threads import
+        file = getattr(module, "__file__", None)
         if file and any(Path(file).is_relative_to(root) for root in roots):
-            holders.append(vars(modules[name]))
+            holders.append(vars(module))
     found = {id(value): value for holder in holders for value in list(holder.values()) if isinstance(value, _KINDS)}
     return list(found.values())
 
