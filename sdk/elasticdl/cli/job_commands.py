@@ -289,5 +289,9 @@ def _warn_of_too_few_slots(client: Client, job: Job) -> None:
     except (ElasticDLError, KeyError, TypeError):  # the job is submitted, whatever can be said of the cluster
         return
     if job.min_workers > slots:
-        words = f"job {job.id} needs {job.min_workers} workers at least, and the cluster has {slots} slots: it waits"
-        write_line(f"{words} until there are more, or until `elasticdl jobs scale` asks for fewer", to=sys.stderr)
+        from elasticdl_core.scheduling.words import slots_of, workers_of
+
+        words = f"job {job.id} needs {workers_of(job.min_workers)} at least, and the cluster has {slots_of(slots)}"
+        write_line(
+            f"{words}: it waits until there are more, or until `elasticdl jobs scale` asks for fewer", to=sys.stderr
+        )

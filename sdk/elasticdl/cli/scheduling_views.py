@@ -84,7 +84,7 @@ def _speeds(speeds: Sequence[Mapping[str, Any]], target: int) -> list[Renderable
 
 
 def _quota(quota: Mapping[str, Any]) -> str:
-    words = [f"team {quota['team']} uses {quota['used']:g} slots", f"weight {quota['weight']:g}"]
+    words = [f"team {quota['team']} uses {_number(quota['used'], 'slot')}", f"weight {quota['weight']:g}"]
     words += [f"{name} {quota[name]:g}" for name in ("guaranteed", "limit") if quota[name] is not None]
     return ", ".join(words)
 
@@ -108,7 +108,7 @@ def comparison(found: Mapping[str, Any]) -> RenderableType:
     Args:
         found: the API's answer.
     """
-    head = f"policy {found['policy']}, {found['slots_before']} slots"
+    head = f"policy {found['policy']}, {_number(found['slots_before'], 'slot')}"
     if found["slots_after"] != found["slots_before"]:
         head += f" -> {found['slots_after']}"
     at = datetime.fromisoformat(found["at"])
@@ -118,7 +118,7 @@ def comparison(found: Mapping[str, Any]) -> RenderableType:
             str(one["priority"]),
             f"{_of(one['before'], 'workers')} -> {_of(one['after'], 'workers')}",
             f"{_start(one['before'], at)} -> {_start(one['after'], at)}",
-            f"{_end(one['before'], at)} -> {_end(one['after'], at)}",
+            f"{_end(one['before'], at)} -> {_end(one['after'], at)}{_band(one['after'], at)}",
             _delay(one["delay_s"]),
             one["after"]["reason"]["text"] if one["after"] else "left out",
         )
@@ -156,6 +156,14 @@ def _end(course: Mapping[str, Any] | None, now: datetime) -> str:
     if course["ends_at"] is None:
         return "?"
     return duration((datetime.fromisoformat(course["ends_at"]) - now).total_seconds())
+
+
+def _band(course: Mapping[str, Any] | None, now: datetime) -> str:
+    """The bounds of an end; nothing where there are none, as of an api of before."""
+    if course is None or course.get("earliest") is None or course.get("latest") is None:
+        return ""
+    low, high = ((datetime.fromisoformat(course[name]) - now).total_seconds() for name in ("earliest", "latest"))
+    return f" ({duration(low)} to {duration(high)})"
 
 
 def _delay(seconds: float | None) -> str:
@@ -292,8 +300,8 @@ def _range(workers: Mapping[str, Any]) -> str:
     return f"{workers['min']}-{workers['max']}"
 
 
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _number(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number == 1 else 's'}"
 
 
 def _workers(number: int) -> str:

@@ -29,6 +29,8 @@ from elasticdl_scheduler.leadership import NAME, Leadership
 PRUNED_AT_ONCE = 2000
 """Decisions that are removed from the log in one transaction, at most."""
 
+OVERTAKEN_S = 60.0
+"""Seconds after the time that a reason names, from which on it is told anew."""
 
 Apply: TypeAlias = Callable[[AsyncConnection, str, Allocation, "Present"], Awaitable[bool | None]]
 _log = structlog.get_logger(__name__)
@@ -43,12 +45,14 @@ class Present:
         states: state of each job by id.
         desired: what each job's owner, or an earlier plan, wants of it, by id.
         targets: worker targets by id.
+        reasons: the reasons that are written down, as data, by id.
     """
 
     snapshot: Snapshot
     states: Mapping[str, JobState]
     desired: Mapping[str, Desired]
     targets: Mapping[str, int]
+    reasons: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,6 @@ class SchedulerStore:
         self._kinds: set[str] = set()
         self._keys: set[str] = set()
         self._past_until = 0.0
-        self._written: dict[str, str] = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
     async def read(self, capacity: CapacityInfo) -> Present:
@@ -123,6 +126,7 @@ class SchedulerStore:
             {row["id"]: JobState(row["state"]) for row in rows},
             {row["id"]: Desired(row["desired"]) for row in rows},
             {row["id"]: row["target_workers"] for row in rows},
+            {row["id"]: row["target_detail"] or {} for row in rows},
         )
 
     async def write(self, epoch: int, present: Present, plan: Plan) -> int:
@@ -140,7 +144,7 @@ class SchedulerStore:
         work = {
             job_id: allocation
             for job_id, allocation in plan.allocations.items()
-            if self._differs(job_id, allocation, present) and not self._unchanged.is_put_off(job_id)
+            if _differs(job_id, allocation, present) and not self._unchanged.is_put_off(job_id)
         }
         if not work:
             return 0
@@ -157,7 +161,6 @@ class SchedulerStore:
     async def _write(
         self, epoch: int, present: Present, plan: Plan, work: Mapping[str, Allocation], apply: Apply
     ) -> int:
-        written: dict[str, str] = {}
         changes: list[dict[str, Any]] = []
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
@@ -166,24 +169,11 @@ class SchedulerStore:
                     continue
                 if changed:
                     changes.append(_change(job_id, allocation, present.targets[job_id]))
-                written[job_id] = _signature(allocation)
             if changes:
                 await self._log(connection, epoch, present.snapshot, plan, changes)
             failpoint("scheduler.before_plan_commit")
         failpoint("scheduler.after_plan_commit")
-        self._written = {
-            job_id: self._written[job_id] for job_id in self._written if job_id in plan.allocations
-        } | written
         return len(changes)
-
-    def _differs(self, job_id: str, allocation: Allocation, present: Present) -> bool:
-        if present.desired[job_id] is not Desired.RUN:
-            return False
-        if present.states[job_id].schedulable:
-            return allocation.workers != present.targets[job_id] or self._written.get(job_id) != _signature(
-                allocation
-            )
-        return False
 
     def _note(self, refused: Mapping[str, Exception], rows: Sequence[Mapping[str, Any]]) -> None:
         """Says which jobs cannot be read: the others are planned without them."""
@@ -359,6 +349,17 @@ def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:
     }
 
 
-def _signature(allocation: Allocation) -> str:
-    """Facts that must change for a reason to be written again; numbers in its text alone are not worth a write."""
-    return f"{allocation.workers} {allocation.reason.code} {' '.join(allocation.reason.blockers)}"
+def _differs(job_id: str, allocation: Allocation, present: Present) -> bool:
+    """Whether a decision has to be written; numbers in the text of its reason alone are not worth that."""
+    if present.desired[job_id] is not Desired.RUN or not present.states[job_id].schedulable:
+        return False
+    reason, written = allocation.reason, present.reasons[job_id]
+    if allocation.workers != present.targets[job_id] or str(reason.code) != written.get("code"):
+        return True
+    return list(reason.blockers) != written.get("blockers") or _is_overtaken(written, present.snapshot.now)
+
+
+def _is_overtaken(reason: Mapping[str, Any], now: float) -> bool:
+    """Whether the time that a reason names is over, and what it expected has not come."""
+    at = scheduling.number((reason.get("data") or {}).get("expected_at"))
+    return 0 < at < now - OVERTAKEN_S

@@ -46,6 +46,9 @@ Speeds = Mapping[str, Mapping[int, float]]
 Works = Mapping[str, ExpectedWork]
 """Records of one pass over data, by their key."""
 
+BOUND_ERROR = 1.0
+"""Relative error of work of which nothing but an upper bound is known."""
+
 MOST = 1e18
 """More than any job has or does: a status is its owner's to choose, and what is summed up must stay a number."""
 
@@ -132,7 +135,7 @@ def mean_work(rows: Iterable[Mapping[str, Any]]) -> dict[str, ExpectedWork]:
 def _work_of(row: Mapping[str, Any], status: Mapping[str, Any], works: Works) -> tuple[float | None, float]:
     """Records still to process and their relative error: as its master says, else as others counted the same data.
 
-    Whoever stops after so many updates has no more to do than these.
+    Whoever stops after so many updates has no more to do than these, and less where the data end before.
     """
     done, _ = counted_records(status)
     left, error = remaining_records(status), 0.0
@@ -141,7 +144,10 @@ def _work_of(row: Mapping[str, Any], status: Mapping[str, Any], works: Works) ->
         left, error = known.records * max(_whole(row.get("num_epochs")), 1), known.spread
     if most := _whole(row.get("max_steps")) * _records_of_update(row):
         rest = max(most - done, 0.0)
-        left, error = (rest, 0.0) if left is None or rest < left else (left, error)
+        if left is None:
+            return rest, BOUND_ERROR
+        if rest < left:  # Sure where the least that the data may have is more, too.
+            return rest, error if rest > left / (1.0 + error) else 0.0
     return left, error
 
 

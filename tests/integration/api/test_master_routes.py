@@ -144,6 +144,7 @@ async def test_an_eviction_of_a_job_that_shall_be_suspended_suspends_it(api: Api
     job_id, master = await api.running()
     await api.http.post(f"/jobs/{job_id}/suspend")
     assert (await master.post("/state", to="QUEUED", reason="evicted")).json() == {"state": "SUSPENDED"}
+    assert (await api.job(job_id))["reason"] == "suspend was asked for", "not what its master began to stop for"
 
 
 async def test_failure_keeps_the_traceback(api: Api) -> None:

@@ -53,6 +53,45 @@ async def test_nothing_is_written_when_nothing_changed(world: Any) -> None:
     assert await world.sql.fetchval("SELECT count(*) FROM plans") == 1
 
 
+async def test_a_reason_is_told_anew_when_the_time_that_it_names_is_over(world: Any) -> None:
+    """Who waited for more than was told had "expected at 12:00:00" from hours ago."""
+    status = {"progress": {"records_done": 0, "records_total": 4000}, "throughput": {"4": 10.0}}
+    await world.submit("runs", min_workers=4, status=json.dumps(status))
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    await world.running("runs")
+    await world.submit("waits")
+    await scheduler.decide_once()
+    told = (await world.job("waits"))["target_reason"]
+    assert "expected to fit at" in told
+    await scheduler.decide_once()
+    assert (await world.job("waits"))["target_reason"] == told
+    await world.sql.execute(
+        "UPDATE jobs SET target_detail = jsonb_set(target_detail, '{data,expected_at}', '1000') WHERE id = 'waits'"
+    )
+    await world.sql.execute(
+        "UPDATE jobs SET status = $1 WHERE id = 'runs'", json.dumps({**status, "throughput": {"4": 5.0}})
+    )
+    await scheduler.decide_once()
+    assert (await world.job("waits"))["target_reason"] not in ("", told)
+
+
+async def test_a_leader_writes_no_reason_that_stands_already(world: Any) -> None:
+    """Each new leader wrote those of all jobs again."""
+    await world.submit("runs", min_workers=4)
+    await world.submit("waits")
+    first, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await first.decide_once()
+    before = await world.sql.fetch("SELECT * FROM jobs")
+    await leadership.release()
+    second, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    assert not await second.decide_once()
+    assert await world.sql.fetch("SELECT * FROM jobs") == before
+
+
 async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
     world.slots.slots = 2
     await world.submit("a", max_workers=2)

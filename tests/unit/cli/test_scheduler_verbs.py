@@ -129,7 +129,7 @@ def test_explain_tells_reason_blockers_help_and_end(cli: Cli, api: FakeApi) -> N
         "at_max: it has 4 workers",
         "with priority 4: it would have 2 workers instead of 1",
         "elasticdl jobs scale digits-1 --priority 4",
-        "team default uses 1 slots, weight 2, limit 3",
+        "team default uses 1 slot, weight 2, limit 3",
         "ends in 0:10:00 (0:08:20 to 0:12:00), speed measured",
         "1.90x",
         "2 -> 1  it makes room",

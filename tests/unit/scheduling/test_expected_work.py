@@ -10,7 +10,7 @@ import pytest
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
-from elasticdl_runtime.scheduling import data_key, mean_speeds, mean_work, snapshot_of
+from elasticdl_runtime.scheduling import BOUND_ERROR, data_key, mean_speeds, mean_work, snapshot_of
 
 pytestmark = pytest.mark.unit
 
@@ -92,6 +92,16 @@ def test_whoever_stops_after_so_many_updates_has_no_more_to_do() -> None:
         "synchronous": 1920.0,
         "group": 640.0,
     }
+
+
+def test_a_bound_alone_is_not_told_as_certain() -> None:
+    """Ten thousand updates of an epoch of ten: it ended in a thousandth of what was told, beside a narrow band."""
+    stops = {"max_steps": "10", "minibatch_size": "64"}
+    close = {"d": ExpectedWork(660.0, 0.1)}
+    assert remaining(row("fresh", **stops, data_key=""))["fresh"] == (640.0, BOUND_ERROR)
+    assert remaining(row("runs", counted(10_000.0), **stops))["runs"] == (640.0, 0.0)
+    assert remaining(row("far", **stops), d=ExpectedWork(6400.0, 0.1))["far"] == (640.0, 0.0)
+    assert remaining(row("close", **stops), **close)["close"] == (640.0, 0.1), "the data may have fewer than ten now"
 
 
 def test_different_counts_widen_the_band() -> None:

@@ -130,6 +130,17 @@ def test_slots_that_would_help_are_counted() -> None:
     assert [one.change for one in found if "add_slots" in one.change] == [{"add_slots": 2}]
 
 
+def test_slots_are_no_help_where_some_are_free() -> None:
+    """In its cool-down a job was told that one more slot would help, beside three free ones."""
+    policy = policy_by_name("goodput")
+    scales = {n: 10.0 * n for n in (1, 2, 4)}
+    job = running("a", 1, max_workers=4, throughput=scales, last_rescale_at=990.0, remaining_records=1e6)
+    snapshot = cluster(4, job)
+    plan = policy.plan(snapshot)
+    assert plan.allocations["a"].reason.code is ReasonCode.CHANGED_LATELY
+    assert not [one for one in find_remedies(snapshot, policy, plan, "a") if "add_slots" in one.change]
+
+
 @pytest.mark.parametrize(
     ("asks", "workers", "more"), [(1.0, 3, 2), (0.5, 5, 1), (0.5, 6, 2), (0.4, 5, 1), (2.0, 2, 3)]
 )

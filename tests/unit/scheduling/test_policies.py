@@ -74,7 +74,32 @@ def test_one_slot_is_said_in_the_singular() -> None:
     running = job("running", current_workers=4, min_workers=4, max_workers=4)
     assert "needs 1 slot, and 0 are" in plan("goodput", 4, running, job("peer")).allocations["peer"].reason.text
     one_left = plan("goodput", 5, running, job("peer", min_workers=2)).allocations["peer"].reason.text
-    assert "needs 2 slots, and 1 is left" in one_left
+    assert "needs 2 slots, and 1 is left beside the minimum of the job that goes before it" in one_left
+
+
+def test_a_time_in_a_reason_has_its_day() -> None:
+    """A reason stands for days; "at 12:00:00 UTC" was that of the day on which it was written."""
+    assert moment(86_400.0 * 3 + 3_600) == "1970-01-04 01:00:00 UTC"
+
+
+def test_a_job_near_its_end_is_not_grown() -> None:
+    """Its rest was taken for a minute at least, so that a worker came five seconds before the end."""
+    near = job("near", current_workers=1, min_workers=1, throughput={1: 10.0, 2: 20.0}, remaining_records=50.0)
+    decided = plan("goodput", 8, near)
+    assert decided.targets() == {"near": 1}
+    assert "too little in the time that it still needs" in decided.allocations["near"].reason.text
+    assert plan("goodput", 8, replace(near, remaining_records=100_000.0)).targets()["near"] > 1
+
+
+def test_a_reason_speaks_of_what_the_job_measured() -> None:
+    """Smoothed by what similar jobs showed, a size measured as faster was called slower."""
+    measured = {2: 126.0, 3: 100.3, 4: 115.7}
+    similar = {1: 148.9, 2: 205.2, 6: 146.5}
+    told = plan(
+        "goodput", 8, job("a", min_workers=3, current_workers=3, throughput=measured, prior_throughput=similar)
+    )
+    assert told.targets() == {"a": 3}
+    assert "slower" not in told.allocations["a"].reason.text
 
 
 def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
@@ -91,8 +116,9 @@ def test_a_reservation_holds_back_those_that_would_delay_it() -> None:
     alone = plan("fair", 8, running, large, long)
     held = alone.allocations["long"].reason
     assert (held.code, held.blockers) == (ReasonCode.WAITING_BEHIND, ("large",))
-    assert f"expected at {moment(NOW + 100, NOW)}" in held.text, "written down, it stays true"
-    assert f"expected to fit at {moment(NOW + 100, NOW)}" in alone.allocations["large"].reason.text
+    assert f"expected at {moment(NOW + 100)}" in held.text, "written down, it stays true"
+    assert held.data["expected_at"] == pytest.approx(NOW + 100)
+    assert f"expected to fit at {moment(NOW + 100)}" in alone.allocations["large"].reason.text
     later = replace(Snapshot(NOW, (running, large, long), Capacity.of_slots(8)), now=NOW + 60)
     shorter = replace(running, remaining_records=1600.0)
     told = policy_by_name("fair").plan(replace(later, jobs=(shorter, large, long))).allocations["large"].reason.text

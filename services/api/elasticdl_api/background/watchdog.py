@@ -135,7 +135,7 @@ def _replacement(watched: Watched, reason: str, *, planned: bool) -> MasterVerdi
     job = watched.job
     to = state_without_master(job.state, job.desired)
     if to is not None:
-        return MasterVerdict(Action.CONCLUDE, f"{job.desired} was asked for; {reason}", to=to)
+        return MasterVerdict(Action.CONCLUDE, f"{job.desired.reason_to_stop}; {reason}", to=to)
     if planned:
         return MasterVerdict(Action.REPLACE, reason, failures=watched.recent_failures)
     failures = watched.recent_failures + 1

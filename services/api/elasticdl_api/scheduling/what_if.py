@@ -15,6 +15,7 @@ from elasticdl_core.errors import InvalidInputError, NotFoundError, Problem, Spe
 from elasticdl_core.job import JobState
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.scheduling import JobView, Resources
+from elasticdl_core.scheduling.explanation import eta
 from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
 from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kinds_alike, worker_resources
@@ -89,11 +90,12 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home
     like = view.snapshot.by_id[asked.like] if asked.like is not None else None
     kind = _kind(asked, home, view)
     prior: Mapping[int, float] = view.priors.get(kind, {})
-    remaining = asked.records
+    remaining, error = asked.records, 0.0
     if like is not None:
         prior = {**like.prior_throughput, **like.throughput}
         kind = like.kind
-        remaining = asked.records if asked.records is not None else like.remaining_records
+        if asked.records is None:
+            remaining, error = like.remaining_records, like.work_error
     if asked.records_per_second is not None:
         counts = {1, asked.min_workers, asked.max_workers}
         prior = {n: asked.records_per_second * n / (1 + LONE_SLOPE * (n - 1)) for n in sorted(counts)}
@@ -108,6 +110,7 @@ def _hypothetical(asked: s.HypotheticalJob, number: int, view: ClusterView, home
         most_computing=0 if like is None else like.most_computing,
         prior_throughput=prior,
         remaining_records=remaining,
+        work_error=error,
         rescale_cost_s=DEFAULT_RESCALE_COST_S if like is None else like.rescale_cost_s,
         live_workers=0,
         worker=_worker(asked, number) if like is None or asked.worker_resource_request is not None else like.worker,
@@ -166,15 +169,15 @@ def answer(view: ClusterView, change: Change, namespace: str | None) -> s.WhatIf
         at=datetime.fromtimestamp(snapshot.now, UTC),
         slots_before=slots,
         slots_after=slots if change.slots is None else change.slots,
-        jobs=[_effect(job, found, change, hidden, hypothetical=job.id in added) for job in shown],
+        jobs=[_effect(job, found, change, snapshot.now, hidden, hypothetical=job.id in added) for job in shown],
         others=_others(found, [job_id for job_id in jobs if job_id in hidden]),
     )
 
 
 def _effect(
-    job: JobView, found: Comparison, change: Change, hidden: frozenset[str], *, hypothetical: bool
+    job: JobView, found: Comparison, change: Change, now: float, hidden: frozenset[str], *, hypothetical: bool
 ) -> s.Effect:
-    before, after = _course(job.id, found.before, hidden), _course(job.id, found.after, hidden)
+    before, after = _course(job, found.before, now, hidden), _course(job, found.after, now, hidden)
     return s.Effect(
         job_id=job.id,
         hypothetical=hypothetical,
@@ -185,14 +188,17 @@ def _effect(
     )
 
 
-def _course(job_id: str, forecast: Forecast, hidden: frozenset[str]) -> s.Course | None:
-    allocation = forecast.plan.allocations.get(job_id)
+def _course(job: JobView, forecast: Forecast, now: float, hidden: frozenset[str]) -> s.Course | None:
+    allocation = forecast.plan.allocations.get(job.id)
     if allocation is None:
         return None
+    found = eta(job, forecast, now)
     return s.Course(
         workers=allocation.workers,
-        starts_at=moment(forecast.starts.get(job_id)),
-        ends_at=moment(forecast.ends.get(job_id)),
+        starts_at=moment(found.starts_at),
+        ends_at=moment(found.ends_at),
+        earliest=moment(found.earliest),
+        latest=moment(found.latest),
         reason=reason_of(allocation, hidden),
     )
 

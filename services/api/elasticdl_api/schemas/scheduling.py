@@ -293,6 +293,8 @@ class Course(BaseModel):
     workers: int = Field(description="The number that the policy gives it now, once others have left.")
     starts_at: Moment | None
     ends_at: Moment | None
+    earliest: Moment | None = Field(description="Four of five ends lie between this and ``latest``.")
+    latest: Moment | None
     reason: ReasonResponse
 
 

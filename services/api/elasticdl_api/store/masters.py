@@ -171,6 +171,8 @@ class MasterStore:
                 raise ConflictError(
                     f"job {job_id} is {job.state}: it cannot become {target}", fix="read the job's state, and stop"
                 )
+            if target is not to and job.desired.stopped_state is target:
+                reason = job.desired.reason_to_stop  # What was asked meanwhile; the master began to stop for another.
             extra = dict(detail)
             if target is JobState.FAILED:
                 extra["error"] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from elasticdl_core.job import JobState, JobType
+from elasticdl_core.job.life import Desired
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.checkpoints import SUSPEND, Checkpoints
 from elasticdl_master.state.context import JobContext
@@ -53,7 +54,7 @@ class JobEnding:
         """Takes in wishes, and failures that have nothing to do with any work."""
         match event:
             case ev.Directed(desired=desired) if desired in _WISHES:
-                self._job.lifecycle.end(_WISHES[desired], f"{desired} was asked for")
+                self._job.lifecycle.end(_WISHES[desired], Desired(desired).reason_to_stop)
             case ev.GoingDown() if not self._job.lifecycle.ending:
                 self._job.lifecycle.end(None, "the cluster goes down")
                 return [tell("going_down", "the cluster goes down: workers leave, and the job is saved")]

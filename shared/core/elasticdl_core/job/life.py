@@ -108,6 +108,11 @@ class Desired(enum.StrEnum):
         """The state of a job whose master stopped because of this; None for ``run``, which asks for no stop."""
         return _STOPPED_STATES.get(self)
 
+    @property
+    def reason_to_stop(self) -> str:
+        """Why a job's master stopped because of this, for people."""
+        return "the scheduler needs its slots" if self is Desired.EVICT else f"{self} was asked for"
+
 
 _STOPPED_STATES: Mapping[Desired, JobState] = {
     Desired.SUSPEND: JobState.SUSPENDED,

@@ -25,7 +25,7 @@ from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_d
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 from elasticdl_core.scheduling.victims import claims_of
-from elasticdl_core.scheduling.words import moment, slots_of, workers_of
+from elasticdl_core.scheduling.words import jobs_of, moment, slots_of, workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
@@ -322,13 +322,13 @@ class _Admitter:
             if all(n <= e + 1e-9 for n, e in zip(need, self._extra, strict=True)):
                 self._extra = [e - n for e, n in zip(self._extra, need, strict=True)]
                 return None
-        when = f", expected at {moment(self._shadow_at, self._snapshot.now)}" if self._shadow_known else ""
+        when = f", expected at {moment(self._shadow_at)}" if self._shadow_known else ""
         text = (
             f"its {workers_of(size)} would fit, but would delay {blocked.id}, which came first and waits for "
             f"{workers_of(self._rules.size(blocked))}{when}"
         )
         self._held.setdefault(self._tracker.change(job, 0, size), job)
-        return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size})
+        return Reason(ReasonCode.WAITING_BEHIND, text, (blocked.id,), {"need": size, **self._expected_at(bool(when))})
 
     def _goes_before(self, job: JobView, size: int) -> Reason | None:
         """Why a job must wait for a more important one that is held back, and would fit in its place, or None."""
@@ -393,13 +393,19 @@ class _Admitter:
         data: dict[str, float | str] = {"gpu": job.worker.gpu * size, "min_workers": size}
         if job.current_workers > 0:
             return Reason(ReasonCode.EVICTED, f"evicted for more important minimums: it {text}", holders, data)
-        return Reason(ReasonCode.WAITING_FOR_CAPACITY, f"it {text}{self._expected_to_fit(job)}", holders, data)
+        when = self._expected_to_fit(job)
+        data |= self._expected_at(bool(when))
+        return Reason(ReasonCode.WAITING_FOR_CAPACITY, f"it {text}{when}", holders, data)
 
     def _expected_to_fit(self, job: JobView) -> str:
         first = self._result.first_blocked  # Of lower tiers nothing is told, as who waits above may take the place.
         if self._first_blocked is not job or not self._shadow_known or first is None or first.job_id != job.id:
             return ""
-        return f"; expected to fit at {moment(self._shadow_at, self._snapshot.now)}"
+        return f"; expected to fit at {moment(self._shadow_at)}"
+
+    def _expected_at(self, told: bool) -> dict[str, float]:
+        """The time that a reason names, for programs."""
+        return {"expected_at": self._shadow_at} if told else {}
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
         free = max(self._tracker.free[0], 0.0)
@@ -413,10 +419,16 @@ class _Admitter:
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
             f"its minimum of {workers_of(size)} needs {slots_of(need)}, and {free:g} "
-            f"{'is' if free == 1 else 'are'} left beside the minimums of "
-            f"{len(self._result.admitted)} jobs that go before it{when}"
+            f"{'is' if free == 1 else 'are'} left {self._beside()}{when}"
         )
-        return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data)
+        return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data | self._expected_at(bool(when)))
+
+    def _beside(self) -> str:
+        """The minimums that go before a job that does not fit."""
+        first = len(self._result.admitted)
+        if first == 1:
+            return "beside the minimum of the job that goes before it"
+        return f"beside the minimums of {jobs_of(first)} that go before it" if first else "now"
 
     def _why_evicted(self, job: JobView) -> str:
         """The jobs to which a running one gives its slots; asked once for all for whom the same numbers hold."""

@@ -267,9 +267,8 @@ def _more_slots(snapshot: Snapshot, plan: Plan, job: JobView) -> _Idea:
     need = job.demand(want).slots - job.demand(have).slots
     more = max(int(-(-(need - max(total.slots - held, 0.0)) // 1)), 1)
     grown = replace(snapshot.capacity, total=replace(total, slots=total.slots + more))
-    changed = replace(_with(snapshot, job), capacity=grown)
     text = f"with {more} more slot{'s' if more != 1 else ''}"
-    return text, {"add_slots": more}, "", changed
+    return text, {"add_slots": more}, "", replace(snapshot, capacity=grown)
 
 
 def _more_devices(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
@@ -285,7 +284,7 @@ def _more_devices(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
     else:
         free = sum(one >= WHOLE for one in pool.free) if pool is not None else 0
         more = max((want - have) * (share // WHOLE) - free, 1)
-    changed = replace(_with(snapshot, job), capacity=with_devices(snapshot.capacity, present + more))
+    changed = replace(snapshot, capacity=with_devices(snapshot.capacity, present + more))
     text = f"with {more} more GPU{'s' if more != 1 else ''}"
     return [(text, {"devices": present + more}, "", changed)]
 

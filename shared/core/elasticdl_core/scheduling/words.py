@@ -18,9 +18,11 @@ def slots_of(count: float) -> str:
     return f"{count:g} slot" if count == 1 else f"{count:g} slots"
 
 
-def moment(at: float, now: float) -> str:
-    """A time for people that stays true however late it is read: reasons are written down and shown for long."""
-    if not 0 <= at < _LAST:
-        return "an unknown time"
-    then, day = datetime.fromtimestamp(round(at), UTC), datetime.fromtimestamp(now, UTC).date()
-    return f"{then:%H:%M:%S} UTC" if then.date() == day else f"{then:%Y-%m-%d %H:%M} UTC"
+def jobs_of(count: int) -> str:
+    """A number of jobs, in words: ``1 job``, ``3 jobs``."""
+    return f"{count} job" if count == 1 else f"{count} jobs"
+
+
+def moment(at: float) -> str:
+    """A time for people that stays true however late it is read: reasons are written down and shown for days."""
+    return f"{datetime.fromtimestamp(round(at), UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= at < _LAST else "an unknown time"

@@ -154,8 +154,11 @@ def weigh(job: JobView, cost: float, settings: GoodputSettings, now: float) -> C
     if job.current_workers > 0:
         index = max(bisect_right(curve.sizes, job.current_workers) - 1, 0)
         current, rate = curve.sizes[index], curve.rates[index]
-        left = remaining * base / rate if rate > 0 else remaining
+        known = records is not None and rate > 0 and curve.measured_up_to > 0
+        left = (records or 0.0) / rate if known else remaining * base / rate if rate > 0 else remaining
         burden = settings.caution * rate * job.rescale_cost_s / max(min(left, settings.horizon_s), 1.0)
+        if left <= job.rescale_cost_s:  # However fast it would be, it would still change when it could have ended.
+            burden = max(burden, curve.fastest)
         # A change that is still to come was made before the clock was set back.
         if job.last_rescale_at is not None and job.last_rescale_at <= now:
             unmeasured = measured and current not in job.throughput

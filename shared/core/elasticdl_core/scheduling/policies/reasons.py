@@ -73,7 +73,7 @@ def _reason(
         text = f"it has {workers_of(workers)}, {job.why_no_more}"
         return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": largest})
     more, rate, next_rate = sizes[index], rates[index - 1], rates[index]
-    gain = (next_rate / rate - 1.0) if rate > 0 else 0.0
+    gain = _gain(c, workers, more)
     data: Mapping[str, float | str] = {
         "workers": workers,
         "max_workers": largest,
@@ -92,8 +92,7 @@ def _reason(
     if lack is not None:
         return Reason(ReasonCode.CLUSTER_FULL, f"{head}; another {lack[0]}", lack[1], data)
     if c.current and ideal > workers >= c.current:
-        faster = curve.rate(ideal) / rate - 1.0 if rate > 0 else 0.0
-        better = f"{head}; {ideal} would speed it up by {faster:.0%}"
+        better = f"{head}; {ideal} would speed it up by {_gain(c, workers, ideal):.0%}"
         if c.frozen and job.last_rescale_at is not None:
             kept = f"it keeps a number of workers for {c.thaws_at - job.last_rescale_at:.0f} s"
             return Reason(
@@ -102,7 +101,8 @@ def _reason(
         cost = f"the {job.rescale_cost_s:.0f} s of work that a change costs"
         if any(holder != job.id for holder in holders):
             cost = f"what other jobs would lose and {cost}"
-        text = f"{better}, too little for {cost}"
+        when = " in the time that it still needs" if c.burden >= curve.fastest else ""
+        text = f"{better}, too little{when} for {cost}"
         return Reason(ReasonCode.NOT_WORTH_A_CHANGE, text, (), data)
     if short is not None:
         above = f"{slots_of(short)} above minimums" if short else "none above minimums"
@@ -110,12 +110,20 @@ def _reason(
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
     useful = c.larger(workers) or more  # A size between may be worse than both.
-    gain = (curve.rate(useful) / rate - 1.0) if rate > 0 else 0.0
+    gain = _gain(c, workers, useful)
     worth = _worth(useful - workers, gain)
     if gain >= _NOTHING:
         worth = f"{useful - workers} more would speed it up by {gain:.0%}"
     text = f"{head}; {worth}, and {'the slots do more for other jobs' if others else _TOO_LITTLE[short_of]}"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
+
+
+def _gain(c: Candidate, have: int, want: int) -> float:
+    """The gain of speed from one size to another: as the job measured both, else by its curve."""
+    measured = c.job.throughput
+    rates = (measured[have], measured[want]) if have in measured and want in measured else ()
+    before, after = rates or (c.curve.rate(have), c.curve.rate(want))
+    return after / before - 1.0 if before > 0 else 0.0
 
 
 def _worth(more: int, gain: float) -> str:
