@@ -39,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 VENV = Path(os.environ.get("ELASTICDL_DEV_VENV", ROOT / ".venv"))
 BIN = VENV / "bin"
-RUN_EXTRAS = ("local", "examples")
+RUN_EXTRAS = ("local",)
 TEST_EXTRAS = (*RUN_EXTRAS, "dev", "torch-dev")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INSTALL_TIMEOUT_S = 1800

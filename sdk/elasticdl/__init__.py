@@ -12,7 +12,7 @@ from typing import Any
 
 from elasticdl.modes import Mode
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AsyncClient",
     "BasePredictionOutputsProcessor",

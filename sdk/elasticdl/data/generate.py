@@ -24,6 +24,7 @@ from elasticdl.data.textures import LARGEST, SMALLEST, draw_textures
 
 IRIS_COLUMNS = ("sepal_length", "sepal_width", "petal_length", "petal_width", "class")
 _CLICK_BATCH = 16_384
+_SAMPLES = Path(__file__).parent / "samples"
 
 _FORMATS = ("recordio", "tfrecord", "csv")
 
@@ -47,6 +48,19 @@ class Generated:
     truth: dict[str, Any] = field(default_factory=dict)
 
 
+def load_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """The test set of the optical recognition of handwritten digits, as scikit-learn has it too.
+
+    Source: E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998,
+    https://doi.org/10.24432/C50P49 (CC BY 4.0).
+
+    Returns:
+        Images, float32 ``[1797, 8, 8]``, 0 to 16, and labels, int64 ``[1797]``, 0 to 9.
+    """
+    with np.load(_SAMPLES / "digits.npz") as digits:
+        return digits["images"].astype(np.float32), digits["labels"].astype(np.int64)
+
+
 def write_digits(
     directory: str | Path,
     format: str = "recordio",
@@ -58,7 +72,7 @@ def write_digits(
     seed: int = 0,
     force: bool = False,
 ) -> Generated:
-    """The 1797 handwritten digits of scikit-learn (UCI optical recognition of handwritten digits, test set).
+    """The 1797 handwritten digits of ``load_digits``.
 
     Records are Examples with ``image``, float32 ``[size, size]`` flattened, and ``label``, int64 ``[1]``. Pixels are
     0 to 16 at the original size 8, and 0 to 255 at 28, where the image is enlarged to 20x20 in a border of 4, the
@@ -75,11 +89,9 @@ def write_digits(
         force: replace data made before.
 
     Raises:
-        DataError: scikit-learn is missing, an argument is impossible, or the folder cannot be written.
+        DataError: an argument is impossible, or the folder cannot be written.
     """
-    datasets = _sklearn_datasets("digits")
-    images, labels = datasets.load_digits(return_X_y=True)
-    images = images.reshape(-1, 8, 8).astype(np.float32)
+    images, labels = load_digits()
     if size == 28:
         images = enlarge(images)
     elif size != 8:
@@ -182,7 +194,7 @@ def write_textures(
 
 
 def write_iris_csv(path: str | Path, *, seed: int = 0, force: bool = False) -> int:
-    """Fisher's 150 iris flowers as one CSV file in random order, with a header.
+    """Fisher's 150 iris flowers (1936; as in scikit-learn) as one CSV file in random order, with a header.
 
     Columns: four measurements in centimetres, and ``class``: 0 setosa, 1 versicolor, 2 virginica.
 
@@ -190,7 +202,7 @@ def write_iris_csv(path: str | Path, *, seed: int = 0, force: bool = False) -> i
         The number of records.
 
     Raises:
-        DataError: scikit-learn is missing, or the file exists or cannot be written.
+        DataError: the file exists or cannot be written.
     """
     rows = _iris_rows(seed)
     with replacing(Path(path), force=force) as temporary:
@@ -202,7 +214,7 @@ def write_iris(directory: str | Path, *, held_out: float = 0.2, seed: int = 0, f
     """The iris flowers as ``train.csv`` and ``validation.csv`` in a folder; see ``write_iris_csv``.
 
     Raises:
-        DataError: scikit-learn is missing, an argument is impossible, or the folder cannot be written.
+        DataError: an argument is impossible, or the folder cannot be written.
     """
     rows = _iris_rows(seed)
     split = _split(len(rows), held_out)
@@ -215,7 +227,8 @@ def write_iris(directory: str | Path, *, held_out: float = 0.2, seed: int = 0, f
 
 
 def _iris_rows(seed: int) -> list[list[Any]]:
-    features, classes = _sklearn_datasets("iris").load_iris(return_X_y=True)
+    with np.load(_SAMPLES / "iris.npz") as iris:
+        features, classes = iris["features"], iris["classes"]
     order = np.random.default_rng(seed).permutation(len(features))
     return [[*map(float, features[row]), int(classes[row])] for row in order]
 
@@ -348,13 +361,3 @@ def _split(records: int, held_out: float) -> int:
 
 def _short_number(value: np.float32) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
-
-
-def _sklearn_datasets(what: str) -> Any:
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise DataError(
-            f"the {what} come with scikit-learn, which is not installed", fix="pip install scikit-learn"
-        ) from None
-    return datasets

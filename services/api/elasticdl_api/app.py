@@ -46,7 +46,7 @@ from elasticdl_api.web.route_scopes import check_rules
 from elasticdl_api.web.telemetry import RequestMeter
 from elasticdl_api.web.versions import VersionMiddleware
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 _PUBLIC = (
     jobs,
     metrics,

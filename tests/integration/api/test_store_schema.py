@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from elasticdl_api.store import migrations
 from elasticdl_api.store.migrate import migrate
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.job import LEGAL_TRANSITIONS, JobState
@@ -188,89 +183,6 @@ async def test_transition_records_the_error_and_notifies(database: Database) -> 
     async with database.transaction() as connection:
         row = (await connection.execute(text("SELECT state, reason, error FROM jobs"))).one()
     assert tuple(row) == ("FAILED", "no", {"message": "m"})
-
-
-def _move(connection: Any, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.attributes["connection"] = connection
-    if revision == "head":
-        command.upgrade(config, "head")
-        return
-    context = MigrationContext.configure(connection)
-    (command.upgrade if (context.get_current_revision() or "") < revision else command.downgrade)(config, revision)
-
-
-async def test_jobs_of_the_version_before_live_on_after_the_upgrade(empty_database_url: str) -> None:
-    """Admitted, running and evicted jobs of a database whose triggers still launched masters."""
-    database = Database(empty_database_url)
-    try:
-        async with database.transaction() as connection:
-            await connection.run_sync(_move, "0004")
-            for job_id in ("waits", "starts", "runs", "evicted"):
-                await _insert(connection, job_id)
-            former = "SELECT transition_job(:id, ARRAY[:origin], :to, 'as before', '{}')"
-            for job_id, origin, to in (
-                ("starts", "QUEUED", "STARTING"),
-                ("runs", "QUEUED", "STARTING"),
-                ("runs", "STARTING", "RUNNING"),
-                ("evicted", "QUEUED", "STARTING"),
-                ("evicted", "STARTING", "QUEUED"),
-            ):
-                assert (await connection.execute(text(former), {"id": job_id, "origin": origin, "to": to})).scalar()
-        await migrate(database)
-        await _go(database, "waits", JobState.QUEUED, JobState.STARTING)
-        await _go(database, "starts", JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED, JobState.QUEUED)
-        await _go(database, "runs", JobState.RUNNING, JobState.SUCCEEDED)
-        await _go(database, "evicted", JobState.QUEUED, JobState.STARTING)
-        assert await _intents(database) == [f"{one}/master/0/1" for one in ("evicted", "runs", "starts", "waits")]
-        with pytest.raises(DBAPIError, match="transition_job"):
-            async with database.transaction() as connection:
-                await connection.execute(text(former), {"id": "starts", "origin": "QUEUED", "to": "STARTING"})
-        async with database.transaction() as connection:
-            await connection.run_sync(_move, "0004")
-        async with database.transaction() as connection:
-            await connection.execute(text("UPDATE launch_intents SET delivered_at = now()"))
-            assert (
-                await connection.execute(text(former), {"id": "starts", "origin": "QUEUED", "to": "STARTING"})
-            ).scalar()
-        assert "starts/master/0/2" in await _intents(database)
-    finally:
-        await database.close()
-
-
-OLD_SPEC = {"type": "training", "minibatch_size": 16, "num_minibatches_per_task": 6}
-GROUP, CHOSEN = {"distribution_strategy": "AllReduceStrategy"}, {"strategy": {"chosen": "AllReduceStrategy"}}
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "records", "per_task"),
-    [
-        ({**GROUP, "microbatches": 4}, {}, 64, 2),
-        ({"distribution_strategy": "auto"}, {"strategy": {**CHOSEN["strategy"], "microbatches": 2}}, 32, 3),
-        ({"distribution_strategy": "auto"}, CHOSEN, 128, 1),
-        ({"distribution_strategy": "auto"}, {}, 16, 6),
-        ({"distribution_strategy": "ParameterServerStrategy"}, {}, 16, 6),
-        ({**GROUP, "type": "evaluation"}, {}, 16, 6),
-    ],
-)
-async def test_an_update_of_a_job_of_before_keeps_its_records(
-    empty_database_url: str, spec: Any, status: Any, records: int, per_task: int
-) -> None:
-    """``minibatch_size`` was that of a part of an update by AllReduce; it becomes the update's."""
-    database = Database(empty_database_url)
-    try:
-        async with database.transaction() as connection:
-            await connection.run_sync(_move, "0012")
-            await _insert(connection, "j")
-            values = {"spec": json.dumps({**OLD_SPEC, **spec}), "status": json.dumps(status)}
-            await connection.execute(text("UPDATE jobs SET max_workers = 5, spec = :spec, status = :status"), values)
-        await migrate(database)
-        async with database.transaction() as connection:
-            found = (await connection.execute(text("SELECT spec FROM jobs"))).scalar_one()
-        assert (found["minibatch_size"], found["num_minibatches_per_task"]) == (records, per_task)
-    finally:
-        await database.close()
 
 
 async def test_replicas_can_migrate_at_once(empty_database_url: str) -> None:

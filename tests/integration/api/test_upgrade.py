@@ -1,4 +1,4 @@
-"""Databases of earlier versions, with what they held: after the upgrade the API serves all of it."""
+"""Databases of earlier releases, with what they held: after the upgrade the API serves all of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-async def fill(database: Database, *, scopes: bool) -> None:
+async def fill(database: Database) -> None:
     async with database.transaction() as connection:
         for name, found in rows().items():
             columns = "SELECT column_name FROM information_schema.columns WHERE table_name = :name"
@@ -82,11 +82,9 @@ async def fill(database: Database, *, scopes: bool) -> None:
         await connection.execute(text("ALTER TABLE jobs DISABLE TRIGGER USER"))
         await connection.execute(text("UPDATE jobs SET finished_at = now() WHERE state = ANY(:s)"), {"s": [*ENDED]})
         await connection.execute(text("ALTER TABLE jobs ENABLE TRIGGER USER"))
-        if scopes:
-            await connection.execute(text("INSERT INTO namespaces (name) VALUES ('team-a') ON CONFLICT DO NOTHING"))
-        token = {"sha": token_digest("old-token-of-team-a"), "scope": "submit" if scopes else "write"}
-        insert = "INSERT INTO tokens (id, namespace, scope, sha256) VALUES ('t1', 'team-a', :scope, :sha)"
-        await connection.execute(text(insert), token)
+        await connection.execute(text("INSERT INTO namespaces (name) VALUES ('team-a')"))
+        insert = "INSERT INTO tokens (id, namespace, scope, sha256) VALUES ('t1', 'team-a', 'submit', :sha)"
+        await connection.execute(text(insert), {"sha": token_digest("old-token-of-team-a")})
 
 
 @pytest.mark.parametrize("revision", EARLIER)
@@ -94,7 +92,7 @@ async def test_what_an_earlier_version_held_is_served(revision: str, empty_datab
     database = Database(empty_database_url)
     try:
         await migrate(database, revision)
-        await fill(database, scopes=revision >= "0006")
+        await fill(database)
         await migrate(database)
         await migrate(database)
         (tmp_path / "token").write_text(ADMIN)
@@ -131,12 +129,18 @@ async def look(http: httpx.AsyncClient) -> None:
     assert (await http.delete("/jobs/succeeded-aaaaaa", headers=admin)).status_code == 204
 
 
-async def test_a_database_of_a_later_version_is_refused_with_the_way_out(database: Database) -> None:
-    """It ended with a traceback, and ``migrate --to`` an earlier revision said that it was done."""
-    with pytest.raises(InvalidInputError, match="is not taken back") as refused:
-        await migrate(database, EARLIER[0])
-    assert "elasticdl restore" in refused.value.fix
+@pytest.mark.parametrize(
+    ("revision", "message", "fix"),
+    [
+        ("9999", r"a later version's .* it is at 9999", "elasticdl restore"),
+        ("0012", "at 0012, of before the first release", "another database"),
+    ],
+)
+async def test_a_database_of_an_unknown_version_is_refused_with_the_way_out(
+    database: Database, revision: str, message: str, fix: str
+) -> None:
     async with database.transaction() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(InvalidInputError, match=r"a later version's .* it is at 9999"):
+        await connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    with pytest.raises(InvalidInputError, match=message) as refused:
         await migrate(database)
+    assert fix in refused.value.fix

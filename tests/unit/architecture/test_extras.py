@@ -34,8 +34,7 @@ OPTIONAL = {
         "torch",
         "odps",
         "sqlglot",
-        "sklearn",
-    },  # where the user's own model needs them, and for two data sets of examples
+    },  # where the user's own model needs them
 }
 BLOCK = """
 import sys

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from elasticdl.data import DataReader, Shard, create_data_reader, recordio, tfrecord
+from elasticdl.data.generate import load_digits
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shuffling import RecordOrder, cut
@@ -201,10 +202,8 @@ def test_an_error_of_feed_names_the_records_that_it_was_given(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def digits() -> Any:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    return np.column_stack([data.target, data.data.astype(np.int64)])
+    images, labels = load_digits()
+    return np.column_stack([labels, images.reshape(-1, 64).astype(np.int64)])
 
 
 def write_rows(path: Path, rows: Any) -> str:

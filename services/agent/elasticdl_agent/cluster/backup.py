@@ -187,7 +187,7 @@ async def _migrate(directory: DataDirectory, url: str, *arguments: str) -> None:
     except TimeoutError:
         code = await child.stop(grace_s=1.0)
     if code == 3:
-        raise ConflictError("a newer version of ElasticDL made this backup", fix=_OLDER_FIX)
+        raise ConflictError("a newer version of ElasticDL made this backup, or one of before 0.2", fix=_OLDER_FIX)
     if code != 0:
         raise UnavailableError(
             f"the schema could not be made (code {code}); the end of the log:\n{log_tail(log)}", fix=f"see {log}"

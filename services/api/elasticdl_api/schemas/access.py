@@ -157,7 +157,7 @@ class SessionResponse(BaseModel):
 class VersionResponse(BaseModel):
     """The version of the api."""
 
-    version: str = Field(description="Of ElasticDL.", examples=["0.1.0"])
+    version: str = Field(description="Of ElasticDL.", examples=["0.2.0"])
     python: str = Field(examples=["3.12.3"])
 
 

@@ -28,7 +28,8 @@ async def migrate(database: Database, revision: str = "head", *, deadline_s: flo
         deadline_s: how long to wait for another replica that does the same.
 
     Raises:
-        InvalidInputError: the database is later than what is known here, or than the revision: nothing is taken back.
+        InvalidInputError: the database is later than the newest or the given revision, or earlier than the
+            first release.
         UnavailableError: the database is down.
         TimeoutError: another replica has held the lock for ``deadline_s`` seconds.
     """
@@ -61,18 +62,23 @@ def _config() -> Config:
 
 
 def _upgrade(connection: Connection, revision: str) -> None:
-    _check_not_later(MigrationContext.configure(connection).get_current_revision(), revision)
+    _check_known(MigrationContext.configure(connection).get_current_revision(), revision)
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
 
 
-def _check_not_later(present: str | None, revision: str) -> None:
-    """Refuses to go back: the columns of later versions hold what nobody could give back."""
+def _check_known(present: str | None, revision: str) -> None:
+    """Refuses to go back, since columns of later versions hold what nobody could give back, and unknown schemas."""
     known = revisions()
     wanted = known[-1] if revision == "head" else revision
     if present is None or (present in known and known.index(present) <= known.index(wanted)):
         return
+    if present < known[0]:
+        raise InvalidInputError(
+            f"the schema of the database is at {present}, of before the first release",
+            fix=f"take another database or data directory, or have a version of then upgrade it to {known[0]} first",
+        )
     later = "a later version's than this one" if present not in known else f"later than {wanted}"
     raise InvalidInputError(
         f"the schema of the database is {later}: it is at {present}, and is not taken back",
