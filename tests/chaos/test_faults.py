@@ -18,6 +18,7 @@ STOPPED_S = 2.0
 UP = ("up", "--port", "0", "--slots", "3", "--policy", "fair", "--detach")
 
 
+@pytest.mark.rotates(turns=3, place=1)
 def test_without_faults_every_record_counts_once_a_pass(cluster: Cluster) -> None:
     with counting_job(cluster, "calm", epochs=2) as job:
         job.trains()
@@ -33,7 +34,7 @@ def test_without_faults_every_record_counts_once_a_pass(cluster: Cluster) -> Non
         ("house", ("redis", "api", "postgres", "scheduler", "agent")),
     ],
 )
-@pytest.mark.rotates(turns=2)
+@pytest.mark.rotates(turns=4)
 def test_one_job_outlives_one_fault_after_the_other(cluster: Cluster, name: str, victims: tuple[str, ...]) -> None:
     with counting_job(cluster, name, epochs=20) as job:
         for victim in victims:
@@ -78,6 +79,7 @@ def test_servers_of_a_job_that_began_with_another_ones_checkpoint_train_on_as_th
             assert own.sum() <= job.records * job.epochs + job.in_flight(), name
 
 
+@pytest.mark.rotates(turns=3, place=2)
 def test_one_job_outlives_processes_that_stop_for_a_while(cluster: Cluster) -> None:
     with counting_job(cluster, "frozen", epochs=20) as job:
         for victim in ("worker", "ps", "master"):

@@ -20,7 +20,7 @@ from tests.chaos.counting import FAST, MINIBATCH, SLOW, CountingJob, submitted, 
 from tests.chaos.faults import component, nothing_left
 from tests.e2e.local_cluster import Cluster
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900), pytest.mark.rotates(turns=3, family="group")]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900), pytest.mark.rotates(turns=5, family="group")]
 RECORDS, MICROBATCHES = 1000, 4
 MEMBERS = 3
 CAPACITY_GOAL = 0.98

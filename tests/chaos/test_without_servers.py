@@ -45,7 +45,7 @@ def check_alone(cluster: Cluster, job: dict[str, Any]) -> None:
 
 
 @both
-@pytest.mark.rotates(turns=2)
+@pytest.mark.rotates(turns=4)
 def test_workers_that_hold_a_checkpoint_are_replaced_and_each_record_counts_once(
     cluster: Cluster, digits: Path, armory: Path, framework: str
 ) -> None:

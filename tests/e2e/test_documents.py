@@ -46,13 +46,14 @@ def test_the_readme(tmp_path: Path) -> None:
     assert any((tmp_path / "digits-export").rglob("*.keras"))
 
 
+@pytest.mark.rotates(turns=5, family="documents")
 def test_the_api_reference(cluster: Cluster, tmp_path: Path) -> None:
     shown = run_document(ROOT / "docs" / "api.md", tmp_path, cluster.environment, timeout=600)
     assert "event: end" in shown
     assert (tmp_path / "model.keras").stat().st_size > 10_000
 
 
-@pytest.mark.rotates(turns=4, family="documents")
+@pytest.mark.rotates(turns=5, family="documents")
 def test_the_document_on_tls(tmp_path: Path) -> None:
     """It brings up a cluster of its own and takes it down."""
     environment = {**user_environment(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
@@ -64,7 +65,7 @@ def test_the_document_on_tls(tmp_path: Path) -> None:
     assert shown.count('"scope":"admin"') == 1
 
 
-@pytest.mark.rotates(turns=4, family="documents")
+@pytest.mark.rotates(turns=5, family="documents")
 def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> None:
     """The model module trains as it stands, and the client's lines run."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -92,7 +93,7 @@ def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> N
         pytest.param("xdeepfm", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.rotates(turns=4, family="documents")
+@pytest.mark.rotates(turns=5, family="documents")
 def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> None:
     """MNIST's and DeepFM's commands are those of test_examples, which also looks at their results."""
     shown = run_document(ROOT / "examples" / example / "README.md", tmp_path, cluster.environment, timeout=600)
@@ -100,7 +101,7 @@ def test_an_examples_readme(cluster: Cluster, tmp_path: Path, example: str) -> N
 
 
 @NEEDS_TORCH
-@pytest.mark.rotates(turns=4, family="documents")
+@pytest.mark.rotates(turns=5, family="documents")
 def test_the_document_on_pytorch(tmp_path: Path) -> None:
     """It needs no cluster: its command runs a script in one process."""
     shown = run_document(ROOT / "docs" / "pytorch.md", tmp_path, user_environment(tmp_path), timeout=300)

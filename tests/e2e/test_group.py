@@ -20,7 +20,7 @@ from tests.e2e.local_cluster import EXAMPLES, Cluster, user_environment
 from tests.e2e.test_training import exported_accuracies
 from tests.fakes.frameworks import NEEDS_TORCH
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=3, family="group")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=5, family="group")]
 
 DIGITS = ("--model_def", "digits.forward", "--minibatch_size", "64")
 EPOCHS = 80

@@ -88,7 +88,7 @@ def test_a_tenants_job_trains_and_reaches_nothing_of_others(cluster: Cluster, di
     assert cluster.token not in log
 
 
-@pytest.mark.rotates(turns=2, family="groups")
+@pytest.mark.rotates(turns=4, family="groups")
 def test_workers_of_a_tenant_make_a_group(cluster: Cluster, digits: Path) -> None:
     """Where they may write, their sockets are, and what they have in common in memory."""
     tenant = tenant_of(cluster, "together", digits)
@@ -104,7 +104,7 @@ def test_workers_of_a_tenant_make_a_group(cluster: Cluster, digits: Path) -> Non
     assert job["status"]["audit"]["state"] == "passed", job["status"]["audit"]
 
 
-@pytest.mark.rotates(turns=2, family="groups")
+@pytest.mark.rotates(turns=4, family="groups")
 def test_workers_of_a_tenant_evaluate_without_servers_and_come_and_go(cluster: Cluster, digits: Path) -> None:
     """Each reads the checkpoint itself, those that come later, too; nothing is counted twice."""
     tenant = tenant_of(cluster, "alone", digits)

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.local_cluster import EXAMPLES, Cluster
 from tests.e2e.traces import applied_records, read_traces
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.rotates(turns=2, family="entries")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.rotates(turns=4, family="entries")]
 
 SQUARES = '''
 """Learns y = 3x - 1 from a reader of its own."""

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.local_cluster import EXAMPLES, Cluster
 from tests.fakes.trace_events import faults_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.rotates(turns=3, place=2)]
 DIGITS = ("--model_zoo", str(EXAMPLES / "digits" / "zoo"), "--model_def", "digits.forward", "--minibatch_size", "16")
 
 

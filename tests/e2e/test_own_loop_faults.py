@@ -21,7 +21,7 @@ if not HAS_TORCH:
     pytest.skip("PyTorch is not installed", allow_module_level=True)
 import torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=2, place=1)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=3, place=1)]
 SCRIPT = str(Path(__file__).parent / "scripts" / "counting_loop.py")
 RECORDS, EPOCHS, UPDATE, MICROBATCHES = 1024, 8, 64, 4
 SETTINGS = (

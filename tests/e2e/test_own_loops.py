@@ -19,7 +19,7 @@ if not HAS_TORCH:
 import torch
 from safetensors.torch import load_file
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=2, place=0)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=3, place=0)]
 SCRIPT = str(EXAMPLES / "own_loop_torch" / "train.py")
 SETTINGS = ("--minibatch_size", "64", "--microbatches", "4", "--num_epochs", "8")
 

@@ -8,7 +8,7 @@ import pytest
 from elasticdl import ParameterServerClient
 from tests.e2e.local_cluster import EXAMPLES, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.rotates(turns=3, place=0)]
 
 
 def test_the_owner_looks_into_a_job_and_trains_beside_its_workers(cluster: Cluster, digits: object) -> None:

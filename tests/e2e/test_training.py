@@ -86,6 +86,7 @@ def processes_of(cluster: Cluster, job_id: str) -> list[psutil.Process]:
 
 
 @both
+@pytest.mark.rotates(turns=2)
 def test_digits_train_on_two_ps_and_export_for_plain_use(cluster: Cluster, digits: Path, framework: str) -> None:
     job_id = cluster.submit(
         *digits_of(framework),
@@ -117,7 +118,7 @@ def test_digits_train_on_two_ps_and_export_for_plain_use(cluster: Cluster, digit
 
 
 @both_slowly
-@pytest.mark.rotates(turns=3, family="one framework")
+@pytest.mark.rotates(turns=5, family="one framework")
 def test_the_same_file_trains_locally_and_on_the_cluster_alike(
     cluster: Cluster, digits: Path, framework: str
 ) -> None:
@@ -176,7 +177,7 @@ def test_no_record_is_lost_when_workers_are_added_drained_and_killed(
 
 
 @both_slowly
-@pytest.mark.rotates(turns=3, family="one framework")
+@pytest.mark.rotates(turns=5, family="one framework")
 def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path, framework: str) -> None:
     job = cluster.wait(
         cluster.submit(
@@ -190,7 +191,7 @@ def test_synchronous_training_reaches_the_same(cluster: Cluster, digits: Path, f
 
 
 @both_slowly
-@pytest.mark.rotates(turns=3, family="one framework")
+@pytest.mark.rotates(turns=5, family="one framework")
 def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: Cluster, framework: str) -> None:
     waited_for = 2
     flags = ("--use_async=false", "--grads_to_wait", str(waited_for))
@@ -208,7 +209,7 @@ def test_synchronous_training_outlives_a_worker_and_a_parameter_server(cluster: 
 
 
 @both
-@pytest.mark.rotates(turns=2)
+@pytest.mark.rotates(turns=4, family="checkpoints")
 def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, digits: Path, framework: str) -> None:
     flags, name = (*digits_of(framework), "--num_ps_pods", "2"), f"first-{framework}"
     first = cluster.wait(cluster.submit(*flags, *data_flags(digits), "--job_name", name, "--num_epochs", "10"))
@@ -257,7 +258,7 @@ def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, 
 
 
 @both
-@pytest.mark.rotates(turns=2)
+@pytest.mark.rotates(turns=4, family="checkpoints")
 def test_a_dead_ps_comes_back_from_the_checkpoint(cluster: Cluster, framework: str) -> None:
     with counting_job(cluster, f"amnesia-{framework}", epochs=8, framework=framework) as job:
         job.trains_on_after_a_checkpoint()

@@ -14,7 +14,7 @@ import pytest
 from elasticdl import Client
 from tests.e2e.local_cluster import EXAMPLES, Cluster, user_environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=2, family="slots")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.rotates(turns=4, family="slots")]
 WAIT_S = 240.0
 
 

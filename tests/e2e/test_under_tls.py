@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform != "linux", reason="other systems answer to 127.0.0.1 alone"),
-    pytest.mark.rotates(turns=2, family="wires"),
+    pytest.mark.rotates(turns=3, family="wires"),
 ]
 CERTIFICATE_S = 18.0
 """So short that each process gets several in the life of a job."""

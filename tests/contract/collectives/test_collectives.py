@@ -61,6 +61,7 @@ def survivors_of(members: Sequence[MemberProcess], lost: MemberProcess) -> list[
     return [member for member in members if member is not lost]
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_bits_of_a_sum_do_not_depend_on_who_owns_what(crew: Crew, size: int) -> None:
     skip_fused(crew)

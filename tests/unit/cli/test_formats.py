@@ -139,6 +139,7 @@ def test_each_command_that_shows_something_is_tried() -> None:
     assert CALLS.keys() | OF_A_REAL_API == set(SHOWING)
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("words", sorted(CALLS))
 def test_all_formats_tell_the_same(whole_api: FakeApi, cli: Cli, words: str) -> None:
     args = (*words.split(), *CALLS[words])

@@ -65,6 +65,7 @@ def evil_job(job_id: str, **changes: object) -> dict[str, object]:
     return {**job, "error": failure, **changes}
 
 
+@pytest.mark.rotates(turns=5)
 @pytest.mark.parametrize("state", ["FAILED", "RUNNING", "QUEUED", "SUCCEEDED", "CANCELLED"])
 @pytest.mark.parametrize(
     "words",

@@ -93,6 +93,7 @@ def test_every_named_optimizer_is_tested() -> None:
     assert {name for name, _ in CASES} == set(KERAS_FAMILIES)
 
 
+@pytest.mark.rotates(turns=5)
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_dense_update_equals_keras(case: tuple[str, dict[str, Any]], kernels: KernelSet) -> None:
     first = np.random.default_rng(2).uniform(-0.5, 0.5, (ROWS, DIM)).astype(np.float32)
@@ -108,6 +109,7 @@ def test_dense_update_equals_keras(case: tuple[str, dict[str, Any]], kernels: Ke
     np.testing.assert_allclose(value.values.reshape(first.shape), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.rotates(turns=5)
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_sparse_update_of_all_rows_equals_keras_dense(case: tuple[str, dict[str, Any]], kernels: KernelSet) -> None:
     ids = np.array([10**12, 3, 77, 0, 5, 8])

@@ -57,6 +57,7 @@ FEEDS: dict[str, tuple[Any, bool]] = {
 }
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("name", list(FEEDS))
 def test_minibatches_are_the_same_record_by_record(clicks: Path, name: str) -> None:
     change, whole = FEEDS[name]
@@ -101,6 +102,7 @@ GROUPED = {
 }
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("name", list(GROUPED))
 def test_members_of_a_group_read_the_same_without_a_dataset_for_each_microbatch(clicks: Path, name: str) -> None:
     change, without = GROUPED[name]

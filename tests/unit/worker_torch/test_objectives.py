@@ -60,6 +60,7 @@ def as_a_whole(spec: JobSpec, updates: int) -> dict[str, np.ndarray[Any, Any]]:
     return {name: value.detach().numpy() for name, value in net.named_parameters()}
 
 
+@pytest.mark.rotates(turns=5)
 @pytest.mark.parametrize(("parts", "members", "fused"), [(2, 1, 1), (4, 2, 1), (4, 2, 2)])
 @pytest.mark.parametrize("loss", RATIOS)
 def test_the_parts_of_an_update_train_what_plain_pytorch_trains_on_all_of_it(

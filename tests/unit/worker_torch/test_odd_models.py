@@ -77,6 +77,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("train", [locally, by_members])

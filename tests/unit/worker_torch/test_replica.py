@@ -114,6 +114,7 @@ def test_a_local_run_of_a_group_has_the_bits_of_its_members(job: Any, tmp_path: 
         np.testing.assert_array_equal(exported[name].numpy(), value, err_msg=name)
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of Adagrad in PyTorch itself
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any, tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any, tmp
     assert replica.learning_rate() == pytest.approx(first * 0.9**11)
 
 
+@pytest.mark.rotates(turns=4)
 @pytest.mark.parametrize(
     "fields",
     [{}, {"autocast": "bfloat16"}, {"callbacks": "more.clipping"}, {"optimizer_params": {"name": "NAdam"}}],
