@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ app = typer.Typer(
 
     elasticdl namespaces create team-a --data-root /data/team-a
 
-    elasticdl namespaces set team-a --limit max_streams=20
+    elasticdl namespaces set team-a --limit guaranteed_slots=4 --limit max_slots=8 --limit max_priority=10
 
     elasticdl namespaces delete team-a""",
 )
@@ -110,7 +111,7 @@ def _limits(given: list[str] | None) -> dict[str, Any] | None:
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
-        if not (name and equals and value.isascii() and value.isdigit() and len(value) < 10):
+        if not (name and equals and re.fullmatch(r"-?[0-9]{1,9}", value)):
             raise InvalidInputError(f"{one!r} is no limit", fix="write NAME=NUMBER, e.g. --limit max_streams=20")
         found[name] = int(value)
     return found

@@ -16,6 +16,7 @@ from elasticdl_core.job.life import ADMITTED_STATES, Desired, JobState
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Allocation, Plan, Quota, Snapshot
 from elasticdl_core.scheduling.expected_work import ExpectedWork
+from elasticdl_core.scheduling.quota import contradictions
 from elasticdl_runtime import scheduling
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
@@ -82,7 +83,7 @@ class SchedulerStore:
     Args:
         database: Postgres.
         leadership: fences every write.
-        quotas: of teams.
+        quotas: of teams, by settings; limits of namespaces go before them.
     """
 
     def __init__(self, database: Database, leadership: Leadership, quotas: Mapping[str, Quota]) -> None:
@@ -91,6 +92,7 @@ class SchedulerStore:
         self._quotas = quotas
         self._priors: dict[str, dict[int, float]] = {}
         self._works: dict[str, ExpectedWork] = {}
+        self._contradictions: list[str] = []
         self._kinds: set[str] = set()
         self._keys: set[str] = set()
         self._past_until = 0.0
@@ -105,6 +107,7 @@ class SchedulerStore:
         async with self._database.snapshot() as connection:
             now = await snapshots.read_now(connection)
             rows = await snapshots.read_jobs(connection)
+            namespaces = await snapshots.read_namespaces(connection)
             if now >= self._past_until:
                 self._priors, self._works, self._kinds, self._keys = {}, {}, set(), set()
                 self._past_until = now + 60.0
@@ -117,9 +120,9 @@ class SchedulerStore:
                 self._works |= scheduling.mean_work(await snapshots.read_past_work(connection, keys))
                 self._keys |= keys
         refused: dict[str, Exception] = {}
-        snapshot = scheduling.snapshot_of(
-            now, rows, self._priors, capacity, self._quotas, refused.__setitem__, self._works
-        )
+        quotas = scheduling.with_limits(self._quotas, namespaces)
+        self._tell_contradictions(contradictions(quotas, capacity.slots, {row["name"] for row in namespaces}))
+        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, quotas, refused.__setitem__, self._works)
         self._note(refused, rows)
         return Present(
             snapshot,
@@ -128,6 +131,13 @@ class SchedulerStore:
             {row["id"]: row["target_workers"] for row in rows},
             {row["id"]: row["target_detail"] or {} for row in rows},
         )
+
+    def _tell_contradictions(self, found: list[str]) -> None:
+        """Says once what cannot be kept of the quotas."""
+        for problem in found:
+            if problem not in self._contradictions:
+                _log.warning("quotas_contradict", problem=problem)
+        self._contradictions = found
 
     async def write(self, epoch: int, present: Present, plan: Plan) -> int:
         """Puts a plan in force, in one transaction that only the holder of the epoch can commit.
@@ -281,7 +291,7 @@ class SchedulerStore:
                 epoch=epoch,
                 changes=done.changes,
                 policy=done.policy,
-                quotas=scheduling.quotas_to_json(self._quotas),
+                quotas=scheduling.quotas_to_json(done.snapshot.quotas),
                 capacity=capacity,
                 seconds=done.seconds,
                 interval_s=done.interval_s,

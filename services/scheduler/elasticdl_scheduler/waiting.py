@@ -13,7 +13,7 @@ from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.tables import CHANNEL
 from elasticdl_runtime.retry import Attempts
 
-NEEDED_REVISION = "0017"
+NEEDED_REVISION = "0018"
 """The migration of the schema that this code reads and writes; a later one is fine."""
 _RECONNECTS = Backoff(1.0, 1.0)
 _log = structlog.get_logger(__name__)

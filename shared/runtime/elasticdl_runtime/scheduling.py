@@ -49,6 +49,9 @@ Works = Mapping[str, ExpectedWork]
 BOUND_ERROR = 1.0
 """Relative error of work of which nothing but an upper bound is known."""
 
+QUOTA_LIMITS = ("weight", "guaranteed_slots", "max_slots")
+"""Limits of a namespace that make its quota: it has one as soon as it has any of them."""
+
 MOST = 1e18
 """More than any job has or does: a status is its owner's to choose, and what is summed up must stay a number."""
 
@@ -322,6 +325,27 @@ def quotas_to_json(quotas: Mapping[str, Quota]) -> dict[str, dict[str, float]]:
         }
         for team, quota in sorted(quotas.items())
     }
+
+
+def with_limits(quotas: Mapping[str, Quota], namespaces: Iterable[Mapping[str, Any]]) -> dict[str, Quota]:
+    """Quotas with those that namespaces have as limits, which go before settings.
+
+    Args:
+        quotas: by team, of the settings.
+        namespaces: of ``read_namespaces``.
+    """
+    found = dict(quotas)
+    for row in namespaces:
+        given = {name: float(row["limits"][name]) for name in QUOTA_LIMITS if row["limits"].get(name)}
+        if given:
+            most = given.get("max_slots")
+            least = min(given["guaranteed_slots"], most or math.inf) if "guaranteed_slots" in given else None
+            found[row["name"]] = Quota(
+                given.get("weight", 1.0),
+                None if least is None else Resources(slots=least),
+                None if most is None else Resources(slots=most),
+            )
+    return found
 
 
 def quotas_from_json(teams: Any, source: str) -> dict[str, Quota]:

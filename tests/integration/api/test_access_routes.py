@@ -265,6 +265,41 @@ async def test_who_and_which(api: Api) -> None:
     assert set(told) == {"version", "python"}
 
 
+async def test_a_job_has_no_higher_priority_than_its_namespace_allows(api: Api) -> None:
+    """Whoever might submit at all overran what others are guaranteed, by priority 1000."""
+    answer = await api.http.put("/namespaces/default", json={"limits": {"max_priority": 5}})
+    assert answer.status_code == 200, answer.text
+    answer = await api.http.post("/jobs", json=await api.spec(priority=6))
+    (problem,) = answer.json()["problems"]
+    assert (answer.status_code, problem["field"]) == (422, "priority")
+    assert problem["message"] == "a job of default may have priority 5 at most"
+    job_id = await api.submit(priority=5)
+    assert (await api.http.patch(f"/jobs/{job_id}", json={"priority": 6})).status_code == 422
+    await api.http.put("/namespaces/default", json={"limits": {"max_priority": -3}})
+    assert (await api.http.patch(f"/jobs/{job_id}", json={"priority": 4})).status_code == 200, "lowered, it may be"
+    assert (await api.http.patch(f"/jobs/{job_id}", json={"priority": 5})).status_code == 422
+
+
+async def test_quotas_of_namespaces_are_set_while_the_cluster_runs(api: Api) -> None:
+    """They could be given at the start of the cluster only, and contradictions were taken silently."""
+    slots = (await api.http.get("/cluster")).json()["slots"]["total"]
+
+    async def put(name: str, **limits: int) -> tuple[int, str]:
+        answer = await api.http.put(f"/namespaces/{name}", json={"limits": limits})
+        return answer.status_code, answer.text
+
+    assert (await put("ads", guaranteed_slots=slots - 1, max_slots=slots, weight=2))[0] == 201
+    status, text = await put("ads", guaranteed_slots=3, max_slots=2)
+    assert (status, "above max_slots 2" in text) == (422, True)
+    status, text = await put("search", guaranteed_slots=2)
+    assert status == 422 and f"{slots + 1} slots would be guaranteed in all, and the cluster has {slots}" in text
+    assert (await put("search", guaranteed_slots=1))[0] == 201
+    assert (await put("ads", max_slots=2))[0] == 200
+    assert (await put("search", guaranteed_slots=slots))[0] == 200, "the other one is given back"
+    (entry,) = (await api.http.get("/audit?limit=1")).json()["entries"]
+    assert (entry["action"], entry["detail"]) == ("namespace.change", {"limits": {"guaranteed_slots": slots}})
+
+
 async def test_a_job_has_no_more_parameter_servers_than_its_namespace_or_the_cluster_allows(api: Api) -> None:
     """They take no slots: nothing else bounds them."""
     most = api.services.settings.most_ps

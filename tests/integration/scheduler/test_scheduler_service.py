@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job import JobState
@@ -90,6 +91,42 @@ async def test_a_leader_writes_no_reason_that_stands_already(world: Any) -> None
     await leadership.attempt()
     assert not await second.decide_once()
     assert await world.sql.fetch("SELECT * FROM jobs") == before
+
+
+async def test_time_in_suspension_is_no_waiting(world: Any) -> None:
+    """A job that its owner had suspended for a week went before all that had waited for an hour."""
+    suspended = (JobState.QUEUED, JobState.SUSPENDED)
+    for job_id in ("rested", "waited"):
+        await world.submit(job_id, min_workers=4)
+    await world.change("rested", *suspended)
+    for job_id, days in (("rested", 8), ("waited", 2)):
+        await world.sql.execute(f"UPDATE jobs SET created_at = now() - interval '{days} days' WHERE id = $1", job_id)
+    await world.sql.execute("UPDATE jobs SET suspended_at = now() - interval '7 days' WHERE id = 'rested'")
+    await world.change("rested", *reversed(suspended))
+    scheduler, leadership, _ = world.scheduler(policy="fifo")
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"rested": 0, "waited": 4}
+    await world.change("rested", *suspended, JobState.CANCELLED)
+    assert 7 * 86_400 < (await world.job("rested"))["suspended_s"] < 7 * 86_400 + 3600
+
+
+async def test_quotas_of_namespaces_are_in_force_with_the_next_pass(world: Any) -> None:
+    await world.submit("a", namespace="ads")
+    quotas = {"ads": Quota(limit=Resources(slots=3.0)), "nobody": Quota()}
+    scheduler, leadership, _ = world.scheduler(policy="fair", quotas=quotas)
+    await leadership.attempt()
+    with capture_logs() as logs:
+        await scheduler.decide_once()
+        await scheduler.decide_once()
+    assert await world.targets() == {"a": 3}
+    told = [one["problem"] for one in logs if one["event"] == "quotas_contradict"]
+    assert told == [f"there is a quota for {name!r}, and no namespace of that name" for name in ("ads", "nobody")]
+    await world.sql.execute("INSERT INTO namespaces (name, limits) VALUES ('ads', '{\"max_slots\": 2}')")
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 2}
+    written = json.loads(await world.sql.fetchval("SELECT quotas FROM scheduler_passes"))
+    assert written["ads"] == {"weight": 1.0, "limit": 2.0}
 
 
 async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:

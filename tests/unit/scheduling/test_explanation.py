@@ -122,6 +122,22 @@ def test_help_was_tried_and_only_what_helps_is_told() -> None:
     assert found[0].command == "elasticdl jobs scale b --min-workers 1"
 
 
+def test_a_priority_helps_although_somebody_has_the_highest_and_up_to_that_of_the_namespace() -> None:
+    """One holder of priority 1000 hid that a higher priority than the others' would do."""
+    waits = JobView("b", submitted_at=1.0, min_workers=1, max_workers=1)
+    first, second = running("a", 2, min_workers=2, priority=1000), running("c", 1, priority=3)
+    snapshot = cluster(3, first, second, waits)
+    plan = FAIR.plan(snapshot)
+
+    def priorities(most: int) -> list[object]:
+        found = find_remedies(snapshot, FAIR, plan, "b", most_priority=most)
+        return [one.change["priorities"] for one in found if "priorities" in one.change]
+
+    assert priorities(1000) == [{"b": 4}]
+    assert priorities(4) == [{"b": 4}]
+    assert priorities(3) == [], "its namespace may not give it"
+
+
 def test_slots_that_would_help_are_counted() -> None:
     waits = JobView("b", submitted_at=1.0, min_workers=3, max_workers=3)
     fixed = running("a", 4, min_workers=4)

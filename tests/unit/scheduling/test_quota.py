@@ -9,7 +9,7 @@ import pytest
 from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
-from elasticdl_core.scheduling.quota import team_budgets
+from elasticdl_core.scheduling.quota import contradictions, team_budgets
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +43,15 @@ def test_a_guarantee_counts_what_the_team_already_uses(
 ) -> None:
     tracker = _tracker(8, used, {"ads": _guarantee(guaranteed)})
     assert team_budgets(tracker, {"ads": 8.0, "search": 8.0}) == budgets
+
+
+def test_quotas_that_cannot_be_kept_are_told() -> None:
+    quotas = {name: Quota(guaranteed=Resources(slots=3.0)) for name in ("a", "b")}
+    assert contradictions(quotas, 6, {"a", "b", "c"}) == contradictions({}, 6, ()) == []
+    assert contradictions(quotas, 4, {"a"}) == [
+        "there is a quota for 'b', and no namespace of that name",
+        "6 slots would be guaranteed in all, and the cluster has 4 slots: each team gets its part of them",
+    ]
 
 
 def test_guarantees_that_do_not_fit_together_shrink_in_proportion() -> None:

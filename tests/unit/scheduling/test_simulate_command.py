@@ -94,6 +94,13 @@ def test_a_row_that_no_job_can_have_is_refused(app: typer.Typer, workload: Path,
     assert isinstance(result.exception, DataError), result.exception
 
 
+def test_a_workload_without_jobs_is_refused(app: typer.Typer, workload: Path) -> None:
+    """Its mean was printed as "nan s"."""
+    workload.write_text("name,time,application,num_replicas,batch_size\n")
+    result = CliRunner().invoke(app, ["--workload", str(workload), "--nodes", "2x4"])
+    assert isinstance(result.exception, DataError) and "no job in the workload" in result.exception.message
+
+
 def test_what_is_no_text_or_has_no_end_is_refused(app: typer.Typer, workload: Path) -> None:
     workload.write_bytes(b"\xff\xfe" * 50)
     endless = str(Path("/dev/zero"))

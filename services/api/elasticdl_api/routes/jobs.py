@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
 from elasticdl_api.routes.pages import json_response
+from elasticdl_api.scheduling.cluster_view import most_priority
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse, ListedView
 from elasticdl_api.services import Api, User
@@ -217,6 +218,7 @@ async def change(job_id: schemas.JobId, request: Request, api: Api, user: User, 
         fix = f"only {', '.join(sorted(_CHANGEABLE))} can be changed; submit a new job for the rest"
         raise SpecError([Problem(key, "it cannot be changed", fix) for key in wrong])
     await _refuse_impossible(api, job_id, changes)
+    await _refuse_priority(api, user, job_id, changes)
     await api.jobs.change_settings(job_id, user=user, changes=changes, if_match=if_match)
     return await _shown(api, user, job_id, 200)
 
@@ -289,6 +291,23 @@ async def _refuse_impossible(api: Api, job_id: str, changes: Mapping[str, Any]) 
         raise SpecError([Problem("min_workers", f"{least} workers are more than {most}", fix)])
 
 
+async def _refuse_priority(api: Api, user: User, job_id: str, changes: Mapping[str, Any]) -> None:
+    """Refuses to raise a job's priority above the highest of its namespace."""
+    priority = changes.get("priority")
+    if not isinstance(priority, int):
+        return  # it is not changed, or refused with all else that is wrong
+    job = await find(api, user, job_id)
+    if priority > job.priority:
+        _check_priority(job.namespace, await api.namespaces.get_limits(job.namespace), priority)
+
+
+def _check_priority(namespace: str, limits: Mapping[str, Any], priority: int) -> None:
+    most = most_priority(limits)
+    if priority > most:
+        fix = f"give {most} or less; an administrator can raise max_priority of the namespace"
+        raise SpecError([Problem("priority", f"a job of {namespace} may have priority {most} at most", fix)])
+
+
 async def find(api: Api, user: User, job_id: str) -> JobRecord:
     """The job of that id, if the caller may see it.
 
@@ -308,7 +327,9 @@ async def require(api: Api, user: User, job_id: str) -> None:
 
 
 async def _check_limits(api: Api, namespace: str, spec: JobSpec) -> None:
-    most = (await api.namespaces.get_limits(namespace)).get("max_ps") or api.settings.most_ps
+    limits = await api.namespaces.get_limits(namespace)
+    _check_priority(namespace, limits, spec.priority)
+    most = limits.get("max_ps") or api.settings.most_ps
     if spec.num_ps > most:
         fix = f"give {most} or fewer; an administrator can raise max_ps of the namespace, or ELASTICDL_MAX_PS"
         raise SpecError([Problem("num_ps", f"a job of {namespace} may have {most} parameter servers", fix)])

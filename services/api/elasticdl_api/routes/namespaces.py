@@ -13,6 +13,9 @@ from elasticdl_api.schemas.access import NamespaceList, NamespaceRequest, Namesp
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import declared
 from elasticdl_core.access import NAMESPACE_PATTERN
+from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.scheduling import Quota, Resources
+from elasticdl_core.scheduling.quota import over_guaranteed
 
 router = APIRouter(tags=["access"])
 Name = Annotated[
@@ -49,9 +52,21 @@ async def put_namespace(name: Name, wanted: NamespaceRequest, response: Response
     await asyncio.to_thread(check_data_roots, wanted.data_roots or (), api.settings.data_dir)
     if wanted.limits is not None:
         given["limits"] = wanted.limits.model_dump(exclude_none=True)
+        if wanted.limits.guaranteed_slots is not None:
+            await _check_guarantees(api, name, wanted.limits.guaranteed_slots)
     if await api.namespaces.put(user, name, given):
         response.status_code = 201
     return await api.namespaces.get(user, name)
+
+
+async def _check_guarantees(api: Api, name: str, slots: int) -> None:
+    """Refuses to guarantee more slots in all than the cluster has, where that is known."""
+    view = await api.cluster_views.get(fresh=True)
+    others = {team: quota for team, quota in view.snapshot.quotas.items() if team != name}
+    problem = over_guaranteed({**others, name: Quota(guaranteed=Resources(slots=float(slots)))}, view.capacity.slots)
+    if view.capacity.slots and problem:
+        fix = "guarantee fewer; `elasticdl namespaces list` shows what others are guaranteed"
+        raise SpecError([Problem("limits.guaranteed_slots", problem, fix)])
 
 
 @router.delete(

@@ -18,7 +18,7 @@ from elasticdl_api.store.scheduling import SchedulingStore, Seen
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import DEFAULT_POLICY, Plan, Policy, Snapshot, policy_by_name
-from elasticdl_core.scheduling.explanation import Eta, eta
+from elasticdl_core.scheduling.explanation import MAX_PRIORITY, Eta, eta
 from elasticdl_core.scheduling.forecast import Forecast, forecast
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime import scheduling
@@ -72,6 +72,15 @@ class ClusterView:
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
         """The jobs' rows by id."""
         return {row["id"]: row for row in self.seen.rows}
+
+    def most_priority(self, job_id: str) -> int:
+        """The highest priority that a job of the snapshot may get."""
+        return most_priority(self.limits.get(self.snapshot.by_id[job_id].team, {}))
+
+    @cached_property
+    def limits(self) -> Mapping[str, Mapping[str, Any]]:
+        """The limits of each namespace, by name."""
+        return {row["name"]: row["limits"] for row in self.seen.namespaces}
 
     def eta(self, job_id: str) -> Eta:
         """The expected start and end of a job of the snapshot."""
@@ -160,10 +169,17 @@ def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:
     last = seen.last
     policy = _policy(last["policy"] if last else DEFAULT_POLICY)
     quotas = scheduling.quotas_from_json(last["quotas"], "quotas") if last else {}
+    quotas = scheduling.with_limits(quotas, seen.namespaces)
     priors = {**scheduling.mean_speeds(seen.latest), **scheduling.mean_speeds(seen.past)}
     works = scheduling.mean_work(seen.work)
     snapshot = scheduling.snapshot_of(seen.now, seen.rows, priors, capacity, quotas, works=works)
     return ClusterView(seen, snapshot, policy, capacity, priors)
+
+
+def most_priority(limits: Mapping[str, Any]) -> int:
+    """The highest priority by the limits of a namespace."""
+    most = limits.get("max_priority")
+    return MAX_PRIORITY if most is None else int(most)
 
 
 def _policy(name: str) -> Policy:

@@ -143,7 +143,9 @@ def explain(
         next=_next(upcoming, hidden) if differs else None,
         remedies=[
             s.Remedy(text=one.text, workers=one.workers, change=dict(one.change), command=one.command)
-            for one in find_remedies(view.snapshot, view.policy, view.plan, job.id)
+            for one in find_remedies(
+                view.snapshot, view.policy, view.plan, job.id, most_priority=view.most_priority(job.id)
+            )
         ],
         slots=slots(view),
         devices=devices(view, job),

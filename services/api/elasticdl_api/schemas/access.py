@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
@@ -99,6 +99,25 @@ class NamespaceLimits(BaseModel):
     )
     max_ps: StrictInt | None = Field(default=None, ge=1, le=1000, description="Parameter servers of each job.")
     max_streams: StrictInt | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
+    max_priority: StrictInt | None = Field(
+        default=None, ge=-1000, le=1000, description="Highest priority of its jobs, from now on."
+    )
+    weight: StrictInt | None = Field(default=None, ge=1, le=1000, description="Its share of slots beside others.")
+    guaranteed_slots: StrictInt | None = Field(
+        default=None, ge=1, le=1_000_000, description="Slots that it always gets back from others."
+    )
+    max_slots: StrictInt | None = Field(
+        default=None, ge=1, le=1_000_000, description="Slots that it never exceeds, even while the cluster is idle."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.guaranteed_slots is not None and self.guaranteed_slots > (self.max_slots or self.guaranteed_slots):
+            raise ValueError(
+                f"guaranteed_slots {self.guaranteed_slots} are above max_slots {self.max_slots}; "
+                "guarantee no more than the limit"
+            )
+        return self
 
 
 class NamespaceRequest(BaseModel):

@@ -32,6 +32,7 @@ class Seen:
         latest: speeds of jobs of any kind, as rows of ``snapshots.read_latest_speeds``.
         last: the record of the scheduler's last pass, with ``age_s`` and ``alive``; None if there was none.
         decision: number, time, epoch and input hash of the last decision; None if there was none.
+        namespaces: all of them, as rows of ``snapshots.read_namespaces``.
     """
 
     now: float
@@ -41,6 +42,7 @@ class Seen:
     latest: Sequence[Mapping[str, Any]]
     last: Mapping[str, Any] | None
     decision: Mapping[str, Any] | None
+    namespaces: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class SchedulingStore:
                 await snapshots.read_latest_speeds(connection),
                 await _last_pass(connection),
                 await _last_decision(connection),
+                await snapshots.read_namespaces(connection),
             )
 
     async def read_last_pass(self) -> Mapping[str, Any] | None:

@@ -181,7 +181,9 @@ def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[s
     return [one.id for one in sorted(holders, key=lambda one: (-one.occupied_workers, one.id))[:5]]
 
 
-def find_remedies(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -> list[Help]:
+def find_remedies(
+    snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str, *, most_priority: int = MAX_PRIORITY
+) -> list[Help]:
     """Changes that would give a job more workers than the plan does, each tried on the policy; the least first.
 
     Args:
@@ -189,13 +191,14 @@ def find_remedies(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -
         policy: decides.
         plan: what it decides on the snapshot as it is.
         job_id: the job, one of the snapshot.
+        most_priority: the highest that it may get.
     """
     job = snapshot.by_id[job_id]
     if not job.schedulable:
         return []
     have = plan.allocations[job_id].workers
     found = []
-    for text, change, command, changed in _ideas(snapshot, plan, job):
+    for text, change, command, changed in _ideas(snapshot, plan, job, most_priority):
         workers = policy.plan(changed).allocations[job_id].workers
         if workers > have:
             told = f"{text}: it would have {workers} worker{'s' if workers != 1 else ''} instead of {have}"
@@ -206,7 +209,7 @@ def find_remedies(snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str) -
 _Idea = tuple[str, dict[str, Any], str, Snapshot]
 
 
-def _ideas(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
+def _ideas(snapshot: Snapshot, plan: Plan, job: JobView, most_priority: int) -> list[_Idea]:
     allocation = plan.allocations[job.id]
     ideas: list[_Idea] = []
     if allocation.workers >= job.largest:
@@ -218,7 +221,7 @@ def _ideas(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
         free = int((snapshot.capacity.total.slots - held - job.fixed.slots) / max(job.worker.slots, 1e-9))
         for least in sorted({1, min(max(free, 1), job.smallest - 1)}, reverse=True):
             ideas.append(_resized(snapshot, job, least, job.max_workers, "min_workers"))
-    ideas.extend(_priority(snapshot, plan, job))
+    ideas.extend(_priority(snapshot, plan, job, most_priority))
     ideas.append(_more_slots(snapshot, plan, job))
     ideas.extend(_more_devices(snapshot, plan, job))
     return ideas
@@ -241,13 +244,13 @@ def _resized(snapshot: Snapshot, job: JobView, least: int, most: int, what: str)
     )
 
 
-def _priority(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
-    holding = [one.priority for one in snapshot.jobs if one.id != job.id and plan.allocations[one.id].workers > 0]
-    if not holding or max(holding) < job.priority or max(holding) >= MAX_PRIORITY:
+def _priority(snapshot: Snapshot, plan: Plan, job: JobView, highest: int) -> list[_Idea]:
+    holding = {one.priority for one in snapshot.jobs if one.id != job.id and plan.allocations[one.id].workers > 0}
+    passed = [priority for priority in holding if job.priority <= priority < highest]
+    if not passed:
         return []
-    least, most = min(holding), max(holding)
     ideas = []
-    for priority in sorted({max(least, job.priority) + 1, most + 1}):
+    for priority in sorted({min(passed) + 1, max(passed) + 1}):
         ideas.append(
             (
                 f"with priority {priority}",
@@ -256,7 +259,7 @@ def _priority(snapshot: Snapshot, plan: Plan, job: JobView) -> list[_Idea]:
                 _with(snapshot, replace(job, priority=priority)),
             )
         )
-    return ideas[:1] if len(ideas) > 1 and least == most else ideas
+    return ideas
 
 
 def _more_slots(snapshot: Snapshot, plan: Plan, job: JobView) -> _Idea:

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
 from elasticdl_core.scheduling.snapshot import Quota
+from elasticdl_core.scheduling.words import slots_of
+
+
+def contradictions(quotas: Mapping[str, Quota], slots: float, teams: Collection[str]) -> list[str]:
+    """Sentences about quotas that cannot be kept as they are.
+
+    Args:
+        quotas: by team.
+        slots: of the whole cluster; 0 if they are not known.
+        teams: those that there are.
+    """
+    found = [
+        f"there is a quota for {team!r}, and no namespace of that name" for team in sorted(set(quotas) - {*teams})
+    ]
+    if slots and (problem := over_guaranteed(quotas, slots)):
+        found.append(f"{problem}: each team gets its part of them")
+    return found
+
+
+def over_guaranteed(quotas: Mapping[str, Quota], slots: float) -> str:
+    """Tells that teams are guaranteed more slots together than there are; empty if they are not."""
+    total = math.fsum(quota.guaranteed.slots for quota in quotas.values() if quota.guaranteed is not None)
+    if total <= slots:
+        return ""
+    return f"{slots_of(total)} would be guaranteed in all, and the cluster has {slots_of(slots)}"
 
 
 def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict[str, float]:

@@ -64,7 +64,7 @@ class JobView:
         id: the job.
         team: whose quota it counts against (its namespace).
         priority: higher is more important.
-        submitted_at: seconds on the snapshot's clock.
+        submitted_at: seconds on the snapshot's clock, later by the time that it was suspended: that is no waiting.
         state: where the job stands.
         wanted: whether its owner wants it to run (False: suspend or cancel is asked for).
         min_workers: fewest workers with which it runs at all.

@@ -34,6 +34,11 @@ async def read_jobs(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
     return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
 
 
+async def read_namespaces(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
+    """Names and limits of all namespaces."""
+    return [dict(row) for row in (await connection.execute(_NAMESPACES)).mappings()]
+
+
 async def read_past_speeds(connection: AsyncConnection, kinds: Collection[str]) -> Sequence[Mapping[str, Any]]:
     """Kind and measured speeds of the jobs of each of these kinds that succeeded last."""
     found = await connection.execute(_PAST, {"kinds": sorted(set(kinds) - {""})})
@@ -86,7 +91,7 @@ def _jobs_query() -> Any:
             *(j.spec[name].astext.label(name) for name in _OF_WORK),
             j.spec["worker_resource_request"].astext.label("worker_resource_request"),
             j.spec["microbatches"].astext.label("microbatches"),
-            _seconds(j.created_at).label("submitted_at"),
+            (_seconds(j.created_at) + j.suspended_s).label("submitted_at"),
             _seconds(func.coalesce(j.admitted_at, j.started_at)).label("started_at"),
             case((cools_down, _seconds(last.c.at))).label("last_rescale_at"),
         )
@@ -97,6 +102,7 @@ def _jobs_query() -> Any:
 
 
 _JOBS = _jobs_query()
+_NAMESPACES = select(t.namespaces.c.name, t.namespaces.c.limits)
 _SPEEDS = (
     select(t.jobs.c.kind, t.jobs.c.status["throughput"].label("throughput"))
     .where(t.in_states(SUCCEEDED_STATES), t.jobs.c.status.has_key("throughput"), t.jobs.c.finished_at.is_not(None))

@@ -100,6 +100,8 @@ jobs = Table(
     _at("admitted_at", required=False),
     Column("kind", Text, nullable=False, server_default=_EMPTY),
     Column("data_key", Text, nullable=False, server_default=_EMPTY),
+    _at("suspended_at", required=False),
+    Column("suspended_s", Double, nullable=False, server_default=text("0")),
     CheckConstraint("desired IN ('run', 'suspend', 'cancel', 'evict')", name="jobs_desired_check"),
     Index("jobs_namespace_created", "namespace", "created_at", "id"),
     Index("jobs_created", "created_at", "id"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Insert, case, func, insert, null, select, update
+from sqlalchemy import Column, ColumnElement, Insert, case, extract, func, insert, null, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -47,7 +47,7 @@ async def transition(
         Whether the job was as described, and its state was changed.
     """
     given = dict(detail or {})
-    changes: dict[str, Any] = {"state": to, "reason": reason, **_changes_on_entering(to), **(values or {})}
+    changes: dict[str, Any] = {"state": to, "reason": reason, **_changes_of(origin, to), **(values or {})}
     if given.get("error") is not None:
         changes["error"] = given["error"]
     query = (
@@ -112,9 +112,12 @@ def in_seconds(seconds: float) -> ColumnElement[Any]:
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-def _changes_on_entering(state: JobState) -> dict[str, Any]:
-    """The other changes of a job's row when it enters a state."""
+def _changes_of(origin: JobState, state: JobState) -> dict[str, Any]:
+    """The other changes of a job's row when it goes from one state to another."""
     changes: dict[str, Any] = {}
+    if origin is JobState.SUSPENDED:
+        lasted = extract("epoch", func.now() - func.coalesce(t.jobs.c.suspended_at, func.now()))
+        changes |= {"suspended_at": null(), "suspended_s": t.jobs.c.suspended_s + func.greatest(lasted, 0)}
     desired = desired_on_entering(state)
     if desired is not None:
         changes["desired"] = desired
@@ -125,6 +128,8 @@ def _changes_on_entering(state: JobState) -> dict[str, Any]:
             "master_failures": 0,
             "master_incarnation": t.jobs.c.master_incarnation + case((_intent_waits(), 0), else_=1),
         }
+    if state is JobState.SUSPENDED:
+        changes["suspended_at"] = func.now()
     if not state.active:
         changes |= {"target_workers": 0, "master_holder": "", "master_lease_expires_at": null()}
     if state.terminal:

@@ -65,6 +65,8 @@ def read_workload(
         jobs = _jobs(path, header, rows, applications, per_node)
     except ValueError as error:
         raise DataError(f"{path}: {error}", fix="correct the row") from None
+    if not jobs:
+        raise DataError(f"there is no job in the workload {path}", fix="give a CSV file with a row for each job")
     jobs.sort(key=lambda job: job.submitted_at)
     return jobs[:limit]
 

@@ -15,6 +15,10 @@ const LIMITS = [
   ["max_ps", "Parameter servers of a job", ""],
   ["requests_per_second", "Requests per second of a token", ""],
   ["max_streams", "Live streams of a token", ""],
+  ["max_priority", "Highest priority of a job", ""],
+  ["guaranteed_slots", "Slots, guaranteed", "It gets them back from others; empty: none."],
+  ["max_slots", "Slots, at most", "Even while the cluster is idle."],
+  ["weight", "Weight", "Its share of slots beside others; empty: 1."],
 ];
 
 /** The part. */
