@@ -23,6 +23,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "agent": (*_SERVICE, "asyncpg", "redis"),
     "tensorflow": ("tensorflow",),
     "torch": ("safetensors", "torch"),
+    "images": ("PIL",),
     "parquet": ("pyarrow",),
     "postgres": ("asyncpg",),
     "sql": ("sqlglot",),

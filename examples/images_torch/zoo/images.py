@@ -1,45 +1,14 @@
-"""Classification of images in files: a folder of PNG files for each class, and a reader for such folders."""
+"""Classification of images in files: a folder of PNG files for each class."""
 
 import functools
-import io
-from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
-from elasticdl.data import Metadata, Shard
+from elasticdl.data import decode_image
 
 CLASSES = 10
 SIZE = 8
-
-
-class ImageFolder:
-    """Reads ``DIR/<class>/<name>.png``; the shards are the files in the order of their names, some at a time."""
-
-    def __init__(self, data_origin, records_per_task=None, **params):
-        self._folder = Path(data_origin)
-        self._files = sorted(self._folder.glob("*/*.png"))
-        self._size = records_per_task or 256
-        self.metadata = Metadata()
-
-    def create_shards(self):
-        """The whole folder as ranges of its files."""
-        return [
-            Shard(str(self._folder), start, min(start + self._size, len(self._files)))
-            for start in range(0, len(self._files), self._size)
-        ]
-
-    def read_records(self, task):
-        """The content and the class of each file."""
-        for file in self._files[task.start : task.end]:
-            yield {"png": file.read_bytes(), "label": int(file.parent.name), "name": str(file)}
-
-
-def custom_data_reader(data_origin, records_per_task=None, **params):
-    """The reader."""
-    return ImageFolder(data_origin, records_per_task, **params)
 
 
 def forward():
@@ -70,8 +39,8 @@ def optimizer(lr=0.003):
 def feed(dataset, mode, metadata):
     """Decodes the images."""
     for record in dataset:
-        pixels = np.asarray(Image.open(io.BytesIO(record["png"])).convert("L"), np.float32)
-        image = torch.from_numpy(pixels)[None] / 255.0
+        pixels = torch.tensor(decode_image(record["image"], (SIZE, SIZE), channels=1))
+        image = pixels.permute(2, 0, 1) / 255.0
         yield image if mode == "prediction" else (image, record["label"])
 
 

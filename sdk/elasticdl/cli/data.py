@@ -154,6 +154,8 @@ def _print_report(report: DataReport) -> None:
         lines.append(f"chunks    {chunks}")
     if report.columns:
         lines.append(f"columns   {', '.join(f'{name} ({kind})' for name, kind in report.columns.items())}")
+    if report.classes:
+        lines.append(f"classes   {', '.join(f'{name} ({count:,})' for name, count in report.classes.items())}")
     if report.with_header is not None:
         lines.append(f"header    {'yes' if report.with_header else 'no'}, separator {report.separator!r}")
     if report.empty:

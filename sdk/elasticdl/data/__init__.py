@@ -7,6 +7,7 @@ from elasticdl.data.custom_reader import CustomDataReader, TaskView
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.example import decode_example
 from elasticdl.data.factory import columns_of, create_data_reader, params_like, with_columns
+from elasticdl.data.images import decode_image
 from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader, Metadata, RecordSpec, Shard, ShardLike
 from elasticdl.data.recordio_reader import RecordIODataReader
@@ -31,6 +32,7 @@ __all__ = [
     "columns_of",
     "create_data_reader",
     "decode_example",
+    "decode_image",
     "params_like",
     "parse_reader_params",
     "with_columns",

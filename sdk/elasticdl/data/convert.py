@@ -14,7 +14,6 @@ from elasticdl.data.csv_reader import CSVDataReader
 from elasticdl.data.errors import DataError
 from elasticdl.data.example import decode_example, encode_example
 from elasticdl.data.factory import create_data_reader
-from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.output import SUFFIXES, PartsWriter, example_values, replacing
 from elasticdl.data.reader import DataReader, Shard
 from elasticdl.data.table_writer import TABLE_KINDS
@@ -152,9 +151,9 @@ def _encoder(reader: DataReader, to: str, types: Mapping[str, str]) -> tuple[Cal
         if to in TABLE_KINDS:
             return (lambda row: example_values(row, names, types)), None
         return (lambda row: encode_example(example_values(row, names, types))), None
-    if isinstance(reader, GroupedReader):
+    if reader.records_kind.kind == "table":
         if to == "csv":
-            columns = reader.columns
+            columns = list(reader.records_kind.columns)
             return (lambda row: csv_row(row, columns)), columns
         return (encode_example if to not in TABLE_KINDS else lambda row: row), None
     if to in TABLE_KINDS:

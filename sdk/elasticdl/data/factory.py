@@ -12,6 +12,8 @@ from elasticdl.data.custom_reader import CustomDataReader
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.file_reader import FileDataReader
 from elasticdl.data.grouped_reader import GroupedReader
+from elasticdl.data.image_reader import ImageDataReader
+from elasticdl.data.images import IMAGE_SUFFIXES
 from elasticdl.data.params import TRAINED_COLUMNS, parse_reader_params
 from elasticdl.data.reader import DataReader
 from elasticdl.data.recordio_reader import RecordIODataReader
@@ -29,20 +31,22 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _DATABASES = {"sqlite://": "sqlite", "postgresql://": "postgres", "postgres://": "postgres"}
-KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values()})
+_IMAGES = "images"
+KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values(), _IMAGES})
 _SUFFIXES = {
     ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
     ".csv": "csv", ".tsv": "csv",
     ".parquet": "parquet", ".pq": "parquet", ".parq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+    **dict.fromkeys(IMAGE_SUFFIXES, _IMAGES),
 }  # fmt: skip
 #: How many files are compared before the first shard; a mixed kind further on is found when it is indexed.
 _COMPARED_FILES = 64
 _FOREIGN = {
     b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
     b"\x78\x01": "compressed with zlib", b"\x78\x9c": "compressed with zlib", b"\x78\xda": "compressed with zlib",
 }  # fmt: skip
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -70,7 +74,7 @@ def create_data_reader(
             reader may give it any meaning.
         records_per_task: cut shards to at most this many records; by default a shard is a whole file.
         reader_params: parameters of the reader, as a dict or as text for ``parse_reader_params``. ``kind`` names
-            the reader (``recordio``, ``tfrecord``, ``csv``, ``text``) where the files do not tell.
+            the reader (``recordio``, ``tfrecord``, ``csv``, ``text``, ``images`` ...) where the files do not tell.
         custom: the model module's ``custom_data_reader(data_origin, records_per_task=None, **params)``, or a reader.
         predicting: the data need not have the label.
 
@@ -105,7 +109,9 @@ def create_data_reader(
 
 
 def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
-    """The reader of a kind of tables: of a database, or of files that need pyarrow."""
+    """The reader of a kind of tables: of images, of a database, or of files that need pyarrow."""
+    if kind == _IMAGES:
+        return ImageDataReader
     if kind == "sqlite":
         from elasticdl.data.sqlite_reader import SQLiteDataReader
 
@@ -131,8 +137,13 @@ def params_like(reader: DataReader, params: Mapping[str, Any]) -> dict[str, Any]
 
 
 def columns_of(reader: DataReader) -> list[str] | None:
-    """The names of the columns of a reader of tables, in the order of a record; None for others."""
+    """The names of the columns of a reader of tables, in the order of a record; None for others.
+
+    Of images it is the names of their classes, in the order of their labels.
+    """
     rows = reader.rows if isinstance(reader, WindowedDataReader) else reader
+    if isinstance(rows, ImageDataReader):
+        return rows.classes or None
     return rows.columns if isinstance(rows, CSVDataReader | GroupedReader) else None
 
 
@@ -191,6 +202,8 @@ def kind_of_file(path: str) -> str | None:
         return named
     if head.startswith(_LFS_POINTER):
         raise DataError(f"{path}: is a pointer of Git LFS, not the data", fix="fetch the data: git lfs pull")
+    if named == _IMAGES:
+        return named
     if named is None and suffix in _OTHER_TEXTS:
         raise _no_table(path, _OTHER_TEXTS[suffix])
     seen = _kind_of_bytes(head)

@@ -205,8 +205,12 @@ class OpenFile:
         os.close(self._descriptor)
 
 
-def stamp(path: str) -> FileStamp:
+def stamp(path: str, *, listed: bool = False) -> FileStamp:
     """Size and version of a file.
+
+    Args:
+        path: the file.
+        listed: what its store said when its folder was listed just now is new enough.
 
     Raises:
         DataError: missing, unreadable, or of unknown size.
@@ -216,7 +220,8 @@ def stamp(path: str) -> FileStamp:
         if not is_remote(path):
             return _stamp_by(require_reach(local_path(path), _reach).stat())
         fs, inner = _filesystem(path)
-        fs.invalidate_cache(inner)  # what was listed earlier may have changed since
+        if not listed:
+            fs.invalidate_cache(inner)  # what was listed earlier may have changed since
         info = tried(lambda: fs.info(inner))
     except DataError:
         raise

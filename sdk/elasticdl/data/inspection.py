@@ -16,6 +16,7 @@ from elasticdl.data.errors import DataError
 from elasticdl.data.example import decode_example
 from elasticdl.data.factory import create_data_reader
 from elasticdl.data.file_reader import FileDataReader
+from elasticdl.data.image_reader import ImageDataReader, require_sound
 from elasticdl.data.reader import DataReader, Record, Shard
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.windows import WindowedDataReader
@@ -46,7 +47,7 @@ class DataReport:
     """A summary of a data set.
 
     Attributes:
-        kind: ``recordio``, ``tfrecord``, ``csv``, ``text``, ``parquet`` or ``arrow``.
+        kind: ``recordio``, ``tfrecord``, ``csv``, ``text``, ``parquet``, ``arrow``, ``images`` or a kind of database.
         files: the files in order.
         records: number of records in all files.
         bytes: size of all files.
@@ -56,6 +57,7 @@ class DataReport:
         looked_at: records of which empty cells were counted: all with ``verify``, else the first 1,024.
         separator: what divides the fields of CSV files.
         with_header: whether CSV files have a header; ``None`` for other kinds.
+        classes: of images each class, in the order of the labels -> number of its images.
         features: names of the features when the first record is a ``tf.train.Example`` -> type and count.
         first_records: the first records, in a form to show.
         verified: records read and checked, when asked for.
@@ -73,6 +75,7 @@ class DataReport:
     looked_at: int = 0
     separator: str = ""
     with_header: bool | None = None
+    classes: dict[str, int] = field(default_factory=dict)
     features: dict[str, str] = field(default_factory=dict)
     first_records: list[Any] = field(default_factory=list)
     verified: int | None = None
@@ -112,12 +115,15 @@ def inspect_data(
     if isinstance(reader, FileDataReader):
         _add_files(reader, report)
     else:
-        report.files = [FileReport(shard.name, shard.records, 0) for shard in reader.create_shards()]
+        weigh = reader.bytes_of if isinstance(reader, ImageDataReader) else lambda _: 0
+        report.files = [FileReport(one.name, one.records, weigh(one.name)) for one in reader.create_shards()]
     report.records = sum(item.records for item in report.files)
     report.bytes = sum(item.bytes for item in report.files)
     report.columns = dict(reader.metadata.column_types)
     if isinstance(reader, CSVDataReader):
         report.with_header, report.separator = reader.with_header, reader.separator
+    if isinstance(reader, ImageDataReader):
+        report.classes = reader.counts()
     _show_first(reader, report, records)
     _read_all(reader, report, verify, on_progress)
     report.damaged = reader.damaged_files
@@ -154,6 +160,8 @@ def _read_all(reader: DataReader, report: DataReport, verify: bool, on_progress:
     batches = itertools.chain.from_iterable(reader.read_batches(shard, 1024) for shard in shards)
     for batch in batches if verify else itertools.islice(batches, 1 if names else 0):
         done += len(batch)
+        if verify and isinstance(reader, ImageDataReader):
+            require_sound(batch)
         if names:
             empty.update(name for row in batch for name, cell in zip(names, row, strict=True) if not cell.strip())
         if verify:

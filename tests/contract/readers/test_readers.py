@@ -61,6 +61,14 @@ def _postgres_rows(folder: Path, numbers: range) -> None:
     asyncio.run(write())
 
 
+def _pictures(folder: Path, numbers: range) -> None:
+    """Images by the name alone, of two classes: what a reader gives are their bytes."""
+    for one in numbers:
+        path = folder / ("a" if one < RECORDS // 2 else "b") / f"{one:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % one)
+
+
 def _lines(path: Path, numbers: range) -> None:
     path.write_text("id,text\n" + "".join(f"{one},row {one}\n" for one in numbers))
 
@@ -90,6 +98,7 @@ SOURCES = {
     "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
     "sqlite": Source(_rows, lambda record: int(record["id"])),
     "postgres": Source(_postgres_rows, lambda record: int(record["id"])),
+    "images": Source(_pictures, lambda record: int(record["image"])),
     "arrow": Source(
         lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
         lambda record: int(record["id"]),
@@ -113,6 +122,9 @@ def made(kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch:
     if kind == "sqlite":
         SOURCES[kind].write(tmp_path / "all.db", range(RECORDS))
         return f"sqlite://{tmp_path}/all.db?table=t"
+    if kind == "images":
+        SOURCES[kind].write(tmp_path, range(RECORDS))
+        return str(tmp_path)
     at = 0
     for part, count in enumerate(PARTS):
         SOURCES[kind].write(tmp_path / f"{part}.{kind}", range(at, at + count))
@@ -126,7 +138,7 @@ def open_reader(kind: str, origin: str, step: int | None = None) -> DataReader:
 
 def parts_of(kind: str) -> tuple[int, ...]:
     """The records of each source."""
-    return (RECORDS,) if kind in ("sqlite", "postgres") else PARTS
+    return (RECORDS,) if kind in ("sqlite", "postgres", "images") else PARTS
 
 
 @pytest.fixture(autouse=True)
@@ -237,7 +249,7 @@ def test_a_source_that_is_written_anew_is_an_error_with_both_states(
         with pytest.raises(DataError, match="changed after its tasks were planned") as error:
             list(one.read_records(Shard(shard.name, 30, 40)))
         assert before in error.value.message
-        assert "version 1" in error.value.message or kind == "postgres"
+        assert "version 1" in error.value.message or kind in ("postgres", "images")
 
 
 def test_records_may_be_changed_by_whoever_gets_them(kind: str, made: str) -> None:

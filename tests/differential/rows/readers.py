@@ -9,6 +9,7 @@ from typing import Any
 from tests.differential.data import (
     columns,
     headed,
+    image_files,
     parquet_files,
     recordio_files,
     several_files,
@@ -34,6 +35,14 @@ def parse(record):
         "x": tf.stack([record["x0"], record["x1"], tf.reduce_sum(ids) / 50.0, tf.cast(record["word"] == "red", tf.float32)]),
         "y": tf.reshape(tf.cast(record["y"], tf.float32), [1]),
     }
+"""
+IMAGES = """
+from elasticdl.data import decode_image
+
+
+def parse(record):
+    pixels = tf.cast(decode_image(record["image"], (2, 2), channels=1), tf.float32) / 255.0
+    return {"x": tf.reshape(pixels, [4]), "y": tf.reshape(tf.cast(record["label"], tf.float32), [1])}
 """
 LINES = """
 def feed(dataset, mode, metadata):
@@ -107,6 +116,7 @@ ROWS = [
     row("recordio", EXAMPLE, data=recordio_files),
     row("text", LINES, spec={"data_reader_params": {"kind": "text"}}),
     row("parquet", PARQUET, data=parquet_files),
+    row("images", IMAGES, data=image_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),
     row(

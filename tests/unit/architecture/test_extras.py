@@ -29,6 +29,7 @@ OWN = {"elasticai_api", "elasticdl", "elasticdl_preprocessing", "recordio", "tes
 OPTIONAL = {
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {
+        "PIL",
         "pyarrow",
         "tensorflow",
         "torch",
