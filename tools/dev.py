@@ -9,6 +9,7 @@
 ./dev slow      the slow suites: soak, fuzz, thousands of seeds, planted faults
 ./dev steady    the tests again and again in shuffled order, half of the times beside busy processes (--times, --load)
 ./dev kubernetes  the suites of the Kubernetes launcher on the real cluster that ELASTICDL_TEST_KUBECONFIG names
+./dev containers  docker-compose.yml in a Docker engine: built, used, killed (--debian: where no registry is reached)
 ./dev mutants   plant known faults in a copy of the source and see the tests notice (--list; names choose)
 ./dev protos    generate the wire protocols' code (--check compares)
 ./dev client    generate the blocking client from the asyncio client (--check compares)
@@ -315,7 +316,7 @@ def test(arguments: list[str]) -> int:
 
 TEST_PROCESSES = str(max(2, min(4, os.cpu_count() or 2)))
 """What needs no machine of its own is tested in so many processes at once; each imports TensorFlow."""
-SIDE_BY_SIDE = ("tests/unit", "tests/contract", "tests/simulation", "tests/integration")
+SIDE_BY_SIDE = ("tests/unit", "tests/contract", "tests/simulation", "tests/integration", "tests/containers")
 DIFFERENTIAL = ("tests/differential",)
 BROWSER = ("tests/browser",)
 _INTERRUPTED, _NO_TESTS = 2, 5
@@ -494,6 +495,22 @@ def kubernetes(arguments: list[str]) -> int:
     return run([BIN / "python", "-m", "pytest", "-k", "real", *chosen])
 
 
+def containers(arguments: list[str]) -> int:
+    """Tests in a Docker engine."""
+    if shutil.which("docker") is None or quiet(["docker", "info"], timeout=60) != 0:
+        say("skipped: no Docker engine answers (Debian: apt install docker.io docker-compose)")
+        return 0
+    ensure(TEST_EXTRAS)
+    env = {}
+    if "--debian" in arguments:
+        arguments = [one for one in arguments if one != "--debian"]
+        say("making images of Debian's packages")
+        if result := run([ROOT / "tests" / "containers" / "debian" / "make-images.sh"], timeout=INSTALL_TIMEOUT_S):
+            return result
+        env = {f"{name.upper()}_IMAGE": f"elasticdl-test/{name}" for name in ("python", "postgres", "redis")}
+    return run([BIN / "python", "-m", "pytest", *(arguments or ["tests/containers"])], env=env)
+
+
 def mutants(arguments: list[str]) -> int:
     """Faults that the tests must notice, planted one by one."""
     ensure(TEST_EXTRAS)
@@ -568,6 +585,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "experiment": experiment,
     "slow": slow,
     "kubernetes": kubernetes,
+    "containers": containers,
     "mutants": mutants,
     "steady": steady,
     "protos": protos,

@@ -108,7 +108,8 @@ class CountingJob:
         """The final value of each record's parameters, and what was exported of the table."""
         last = self.checkpoints()[-1]
         files = [CheckpointFile(one["name"], one["size"], one["sha256"]) for one in last["files"]]
-        content = read_checkpoint(last["directory"], files)
+        folder = self.cluster.job_dir(self.id) / "checkpoints" / Path(last["directory"]).name
+        content = read_checkpoint(str(folder), files)
         (ids, rows), (entries,) = *content.tables.values(), [*content.dense.values()]
         assert list(ids) == list(range(self.records)), "a record without a row was never trained on"
         with np.load(self.cluster.job_dir(self.id) / "artifacts" / "model" / "table-0.npz") as table:
@@ -208,9 +209,9 @@ def submitted(
     paced.write_text(str(pace))
     job_id = cluster.submit(
         *("--job_name", name, "--model_zoo", str(ZOO), "--model_def", f"{module}.custom_model"),
-        *("--training_data", str(data), "--num_epochs", str(epochs), "--minibatch_size", str(MINIBATCH)),
+        *("--training_data", cluster.seen(data), "--num_epochs", str(epochs), "--minibatch_size", str(MINIBATCH)),
         *("--min_workers", str(workers), "--max_workers", str(workers)),
-        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={paced};COUNTING_RATE={rate}", *flags),
+        *("--envs", f"COUNTING_RECORDS={records};COUNTING_PACE={cluster.seen(paced)};COUNTING_RATE={rate}", *flags),
     )
     try:
         yield kind(cluster, job_id, records, epochs, workers, paced)

@@ -53,6 +53,10 @@ class Cluster:
     def job_dir(self, job_id: str) -> Path:
         return self.data_dir / "jobs" / job_id
 
+    def seen(self, path: Path) -> str:
+        """A path below its directory, as jobs see it."""
+        return str(path)
+
     def run(self, *command: str, timeout: float = 300, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Runs any command in the cluster's environment."""
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfiles: valid, closed to the outside, and what they run can be run."""
+"""docker-compose.yml and the Dockerfile: valid, closed to the outside, and what they run can be run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SCHEMA = Path(__file__).with_name("compose_spec") / "compose-spec.json"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = ("api", "scheduler", "node")
 OBSERVERS = ("prometheus", "grafana")
-DOCKERFILES = sorted(ROOT.glob("services/*/Dockerfile"))
+DOCKERFILE = (ROOT / "Dockerfile").read_text().splitlines()
+REQUIREMENTS = ROOT / "deploy" / "docker" / "requirements.py"
 
 
 def test_the_file_keeps_the_published_schema() -> None:
@@ -121,7 +122,7 @@ def test_no_service_has_capabilities_that_it_was_not_given_or_gets_any() -> None
 def test_nothing_begins_as_root_but_the_nodes_entry_point() -> None:
     """Ours are somebody else by their images (see below)."""
     asked = {name: service.get("user", "") for name, service in COMPOSE["services"].items()}
-    assert asked == {"postgres": "postgres", "redis": "999:1000", "api": "", "scheduler": "", "node": "0:0"} | {
+    assert asked == {"postgres": "postgres", "redis": "redis", "api": "", "scheduler": "", "node": "0:0"} | {
         "prometheus": "65534:65534",
         "grafana": "472:0",
     }
@@ -129,7 +130,7 @@ def test_nothing_begins_as_root_but_the_nodes_entry_point() -> None:
 
 def test_redis_and_what_reads_its_password_are_never_root() -> None:
     redis = COMPOSE["services"]["redis"]
-    assert redis["user"] == "999:1000"
+    assert redis["user"] == "redis"
     assert redis["cap_drop"] == ["ALL"] and redis["read_only"] is True
 
 
@@ -197,18 +198,47 @@ def test_our_services_are_hardened(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    dockerfile = ROOT / service["build"]["dockerfile"]
-    assert dockerfile in DOCKERFILES
+    assert service["build"]["context"] == "." and "dockerfile" not in service["build"]
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_the_command_of_a_service_can_be_imported_and_is_the_one_of_its_image(name: str) -> None:
+def test_the_command_of_a_service_can_be_imported(name: str) -> None:
     service = COMPOSE["services"][name]
     *interpreter, module = service["command"]
     assert interpreter == ["python", "-P", "-m"]
     assert importlib.util.find_spec(f"{module}.__main__") is not None
-    last = (ROOT / service["build"]["dockerfile"]).read_text().strip().splitlines()[-1]
-    assert last == f"CMD {json.dumps(service['command'])}"
+
+
+def test_images_of_one_name_are_built_alike() -> None:
+    """The api and the scheduler are one image; the node's has all that jobs run."""
+    services = COMPOSE["services"]
+    assert services["api"]["image"] == services["scheduler"]["image"] != services["node"]["image"]
+    assert services["api"]["build"] == services["scheduler"]["build"]
+    bases = {services[name]["build"]["args"]["PYTHON_IMAGE"] for name in OURS}
+    assert bases == {"${PYTHON_IMAGE:-docker.io/library/python:3.12-slim}"}
+
+
+def test_an_image_needs_what_its_extras_do_and_no_project() -> None:
+    asked = COMPOSE["services"]["api"]["build"]["args"]["EXTRAS"]
+    needed = required(asked)
+    assert needed.returncode == 0 and needed.stderr == ""
+    lines = needed.stdout.splitlines()
+    assert {"fastapi>=0.115", "numpy>=1.26"} <= set(lines) and not any("tensorflow" in line for line in lines)
+    default = next(line for line in DOCKERFILE if line.startswith("ARG EXTRAS=")).removeprefix("ARG EXTRAS=")
+    assert COMPOSE["services"]["node"]["build"]["args"]["EXTRAS"] == f"${{ELASTICDL_NODE_EXTRAS:-{default}}}"
+    assert {"tensorflow>=2.21,<2.22", "numba>=0.61"} <= set(required(default).stdout.splitlines())
+
+
+def test_an_image_with_extras_that_there_are_not_says_which_there_are() -> None:
+    done = required("api,schedular")
+    assert done.returncode == 64 and done.stdout == ""
+    assert "no extras schedular" in done.stderr and "fix: --build-arg EXTRAS=" in done.stderr
+
+
+def required(extras: str) -> subprocess.CompletedProcess[str]:
+    """What the build asks pip for."""
+    command = [sys.executable, str(REQUIREMENTS), extras]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -227,15 +257,19 @@ def test_a_service_without_settings_says_which_one_it_needs(name: str, tmp_path:
     assert "fix: set ELASTICDL_" in done.stderr
 
 
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_images_run_as_somebody_without_rights(dockerfile: Path) -> None:
-    lines = dockerfile.read_text().splitlines()
-    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM")) :]
+def test_images_run_as_somebody_without_rights_and_keep_no_settings_of_pip() -> None:
+    final = DOCKERFILE[max(index for index, line in enumerate(DOCKERFILE) if line.startswith("FROM")) :]
     assert "USER 10001:10001" in final
-    module = json.loads(lines[-1].removeprefix("CMD "))[-1]
-    assert importlib.util.find_spec(module) is not None
+    assert not any("secret" in line or "PIP_CONFIG_FILE" in line for line in final)
+    assert {"useradd", "groupadd", "apt-get"}.isdisjoint(" ".join(final).split()), "another base may not have them"
+
+
+def test_all_that_is_copied_into_a_build_gets_there() -> None:
     copied = {
-        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+        word
+        for line in DOCKERFILE
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
     }
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for source in copied:
@@ -251,7 +285,7 @@ def test_secrets_are_made_once(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run(["sh", str(script)], check=True, capture_output=True, timeout=30)
         made = {path.name: path.read_text().strip() for path in (tmp_path / "secrets").iterdir()}
-    assert set(made) == set(COMPOSE["secrets"]) - {"prometheus_token"}
+    assert set(made) == set(COMPOSE["secrets"]) - {"prometheus_token", "pip"}
     copies = {"node_cluster_secret": "cluster_secret", "node_node_token": "node_token"}
     assert {copy: made[copy] for copy in copies} == {copy: made[name] for copy, name in copies.items()}
     assert len(set(made.values())) == len(made) - len(copies)

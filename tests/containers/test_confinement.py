@@ -7,7 +7,6 @@ small root file system of this machine's own programs, and each says what it fin
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import shutil
@@ -22,12 +21,22 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.containers.engine import DEADLINE_S, compose, lacking, run
+
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = ("api", "scheduler", "node")
 PROGRAMS = ("sh", "cat", "setpriv", "id", "touch", "ls")
-USERS = "root:x:0:0::/:/bin/sh\npostgres:x:70:70::/:/bin/sh\nelasticdl:x:10001:10001::/tmp:/bin/sh\n"
+USERS = "".join(
+    f"{name}:x:{numbers}::/:/bin/sh\n"
+    for name, numbers in {
+        "root": "0:0",
+        "postgres": "70:70",
+        "redis": "999:1000",
+        "elasticdl": "10001:10001",
+    }.items()
+)
 STRANGER = "setpriv --reuid=200000 --regid=200000 --clear-groups --inh-caps=-all --ambient-caps=-all --no-new-privs"
 PROBE = f"""
 cat /proc/self/status
@@ -42,29 +51,6 @@ if {STRANGER} id -u >/dev/null 2>&1; then
 fi
 exit 0
 """
-DEADLINE_S = 120
-
-
-@functools.cache
-def compose() -> tuple[str, ...]:
-    """The command of Compose; nothing where there is none."""
-    for command in (("docker", "compose"), ("docker-compose",)):
-        if shutil.which(command[0]) and _run(*command, "version").returncode == 0:
-            return command
-    return ()
-
-
-@functools.cache
-def no_engine() -> str:
-    """Why there is no engine; nothing where there is one."""
-    if not shutil.which("docker"):
-        return "there is no docker"
-    told = _run("docker", "info", "--format", "{{.ServerVersion}}")
-    return "" if told.returncode == 0 else f"no Docker engine answers: {told.stderr.strip()[-200:]}"
-
-
-def _run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def _written(folder: Path, content: dict[str, Any]) -> Path:
@@ -84,7 +70,7 @@ def _file_system() -> bytes:
             program = shutil.which(name)
             assert program, name
             tar.add(Path(program).resolve(), f"bin/{name}")
-            for word in _run("ldd", program).stdout.split():
+            for word in run("ldd", program).stdout.split():
                 if word.startswith("/") and word[1:] not in tar.getnames():
                     tar.add(Path(word).resolve(), word[1:])
         tar.add(ROOT / "deploy" / "docker" / "entrypoint.sh", "opt/elasticdl/entrypoint.sh")
@@ -124,15 +110,15 @@ def _as_probe(name: str, service: dict[str, Any], image: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
-    if not compose() or no_engine():
-        pytest.skip(no_engine() or "there is no Docker Compose")
+    if lacking():
+        pytest.skip(lacking())
     if not shutil.which("setpriv"):
         pytest.skip("the probe needs setpriv")
     folder = tmp_path_factory.mktemp("compose")
     (folder / "examples").mkdir()
     (folder / "deploy").mkdir()
     shutil.copytree(ROOT / "deploy" / "docker", folder / "deploy" / "docker", ignore=lambda *_: ["secrets"])
-    assert _run("sh", str(folder / "deploy" / "docker" / "make-secrets.sh")).returncode == 0
+    assert run("sh", str(folder / "deploy" / "docker" / "make-secrets.sh")).returncode == 0
     (folder / "deploy" / "docker" / "secrets" / "prometheus_token").write_text("made by the cluster")
     name = f"elasticdl-test-{uuid.uuid4().hex[:8]}"
     probes = {key: _as_probe(key, value, name) for key, value in COMPOSE["services"].items()}
@@ -147,25 +133,25 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ser
             check=False,
         )
         assert imported.returncode == 0, imported.stderr
-        stack.callback(_run, "docker", "image", "rm", "--force", name)
-        stack.callback(_run, *command, "down", "--volumes", "--timeout", "1", cwd=folder)
-        up = _run(*command, "up", "--no-build", "--detach", cwd=folder)
+        stack.callback(run, "docker", "image", "rm", "--force", name)
+        stack.callback(run, *command, "down", "--volumes", "--timeout", "1", cwd=folder)
+        up = run(*command, "up", "--no-build", "--detach", cwd=folder)
         assert up.returncode == 0, up.stderr
         yield {key: _found(command, folder, key) for key in probes}
 
 
 def _found(command: tuple[str, ...], folder: Path, service: str) -> Service:
-    container = _run(*command, "ps", "--all", "--quiet", service, cwd=folder).stdout.strip()
+    container = run(*command, "ps", "--all", "--quiet", service, cwd=folder).stdout.strip()
     if not container:
-        container = _run(*command, "ps", "--quiet", service, cwd=folder).stdout.strip()
-    code = _run("docker", "wait", container)
-    logs = _run("docker", "logs", container)
+        container = run(*command, "ps", "--quiet", service, cwd=folder).stdout.strip()
+    code = run("docker", "wait", container)
+    logs = run("docker", "logs", container)
     assert code.stdout.strip() == "0", logs.stderr
     said: dict[str, list[str]] = {}
     for line in logs.stdout.splitlines():
         word, _, rest = line.partition(":")
         said.setdefault(word, []).append(rest.strip())
-    (inspected,) = json.loads(_run("docker", "inspect", container).stdout)
+    (inspected,) = json.loads(run("docker", "inspect", container).stdout)
     return Service(said, inspected["HostConfig"])
 
 
@@ -173,7 +159,7 @@ def test_compose_takes_the_file(tmp_path: Path) -> None:
     if not compose():
         pytest.skip("there is no Docker Compose")
     _written(tmp_path, COMPOSE)
-    told = _run(*compose(), "config", "--quiet", cwd=tmp_path)
+    told = run(*compose(), "config", "--quiet", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
 
 
