@@ -53,6 +53,9 @@ class TrainedState(Protocol):
     def has_gradients(self) -> bool:
         """Whether gradients that a step could be made of were computed since the last contribution or update."""
 
+    def has_refused(self) -> bool:
+        """Whether new gradients were computed that no step could be made of, as they are not finite."""
+
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
         """Makes one update of the sums of all contributions.
 
@@ -84,10 +87,12 @@ class LoopFeed(Protocol):
     Attributes:
         uncommitted: records that the loop took and has not committed yet.
         accumulates: whether the script said how many records an update has, so that its batches may be parts of one.
+        loaded: records in a batch of the ``DataLoader`` that reads them; None where none does, or it does not say.
     """
 
     uncommitted: int
     accumulates: bool
+    loaded: int | None
 
     @property
     def batch_size(self) -> int:

@@ -26,7 +26,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "counting_loop.py")
 RECORDS, EPOCHS, UPDATE, MICROBATCHES = 1024, 8, 64, 4
 SETTINGS = (
     *("--minibatch_size", str(UPDATE), "--microbatches", str(MICROBATCHES), "--num_minibatches_per_task", "2"),
-    *("--num_epochs", str(EPOCHS), "--checkpoint_steps", "8"),
+    *("--num_epochs", str(EPOCHS)),
 )
 SLOW, FAST = 0.1, 0.0
 """Seconds a minibatch. A job is slow until its faults have hit it."""
@@ -76,15 +76,17 @@ class ScriptJob:
         self.kill(role, *indexes)
         _until(lambda: all(self.pid(role, index) for index in indexes), f"others for {role} {indexes}")
 
-    def finish(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def finish(self, passed_over: int = 0) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Lets it end; returns the job, which is exactly counted, and what its script saved."""
         self.pace.write_text(str(FAST))
         job = self.cluster.wait(self.id)
-        assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
+        state = "SUCCEEDED_WITH_SKIPS" if passed_over else "SUCCEEDED"
+        assert job["state"] == state, json.dumps(job.get("error"), indent=1)
         progress, audit = job["status"]["progress"], job["status"]["audit"]
         assert progress["records_done"] == progress["records_total"] == RECORDS * EPOCHS
         assert audit["state"] == "passed", audit
-        assert audit["planned"] == audit["committed"] == RECORDS * EPOCHS
+        assert (audit["planned"], audit["skipped"]) == (RECORDS * EPOCHS, passed_over)
+        assert audit["committed"] == RECORDS * EPOCHS - passed_over
         target = self.cluster.directory / f"{self.id}-artifacts"
         self.cluster.cli("jobs", "artifacts", self.id, "--download", str(target))
         return job, torch.load(next(target.rglob("found.pt")), weights_only=True)
@@ -101,24 +103,22 @@ def script_job(cluster: Cluster, name: str, workers: int, *own: str) -> Iterator
     pace = cluster.directory / f"{name}.pace"
     pace.write_text(str(SLOW))
     places = ("--min_workers", str(workers), "--max_workers", str(workers), "--job_name", name)
-    started = cluster.cli("run", "--detach", SCRIPT, *SETTINGS, *places, "--", *_arguments(pace), *own)
+    started = cluster.cli(
+        "run", "--detach", SCRIPT, *SETTINGS, "--checkpoint_steps", "8", *places, "--", *_arguments(pace), *own
+    )
     job = ScriptJob(cluster, started.stdout.split()[-1], pace)
     try:
         yield job
     finally:
         with cluster.client() as client:
-            if client.get(job.id)["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+            if client.get(job.id)["state"] not in {"SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"}:
                 client.cancel(job.id)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: Cluster) -> dict[str, torch.Tensor]:
     """What the script saves that nothing happens to."""
-    pace, output = cluster.directory / "alone.pace", cluster.directory / "alone"
-    pace.write_text(str(FAST))
-    one_thread = replace(cluster, environment={**cluster.environment, "OMP_NUM_THREADS": "1"})
-    one_thread.cli("run", "--local", SCRIPT, *SETTINGS, "--output", str(output), "--", *_arguments(pace))
-    found: dict[str, torch.Tensor] = torch.load(output / "found.pt", weights_only=True)
+    _, found = _alone(cluster, "alone")
     assert found["counts"].tolist() == [EPOCHS] * RECORDS
     assert sorted(found["seen"].tolist()) == sorted([*range(RECORDS)] * EPOCHS)
     return found
@@ -136,6 +136,21 @@ def test_a_script_outlives_its_master_and_a_drained_worker(cluster: Cluster) -> 
         assert found["counts"].tolist() == [EPOCHS] * RECORDS
         assert "worker_lost" not in job.events()
         assert sum(one["role"] == "worker" for one in cluster.launches(job.id)) == 2, "the workers went on"
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_batches_without_a_step_are_counted_as_in_one_process(cluster: Cluster, workers: int) -> None:
+    """Some that the loop goes on from, some whose step a scaler leaves out, and a minibatch that has nothing else."""
+    own = ("--bad", *map(str, range(9, 1024, 19)), "--overflow", *map(str, range(50, 1024, 160)))
+    alone, expected = _alone(cluster, "without-a-step", *own)
+    passed_over = sum(one["records"] for one in alone["skipped"])
+    assert passed_over > RECORDS * EPOCHS // 4
+    with script_job(cluster, f"loop-skips-{workers}", workers, *own) as job:
+        job.pace.write_text(str(FAST))
+        state, found = job.finish(passed_over=passed_over)
+    for name in expected.keys() - {"seen"}:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=0, msg=name)
+    assert state["status"]["skipped"] == alone["skipped"]
 
 
 @pytest.mark.slow
@@ -194,6 +209,16 @@ def test_what_a_script_only_commits_is_counted_once_too(cluster: Cluster) -> Non
         job.trains()
         _, found = job.finish()
         assert 0 < len(found["seen"]) <= RECORDS * EPOCHS
+
+
+def _alone(cluster: Cluster, name: str, *own: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The last report of the script in one process, and what it saved."""
+    pace, output = cluster.directory / f"{name}.pace", cluster.directory / name
+    pace.write_text(str(FAST))
+    one_thread = replace(cluster, environment={**cluster.environment, "OMP_NUM_THREADS": "1"})
+    arguments = ("--output", str(output), "-o", "json", "--", *_arguments(pace), *own)
+    done = json.loads(one_thread.cli("run", "--local", SCRIPT, *SETTINGS, *arguments).stdout)
+    return done, torch.load(output / "found.pt", weights_only=True)
 
 
 def _arguments(pace: Path) -> tuple[str, ...]:

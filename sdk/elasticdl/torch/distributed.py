@@ -86,6 +86,11 @@ class DistributedOptimizer(Optimizer):
         self._feed.commit()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Sets the gradients to zero, or to nothing."""
+        self._state.has_refused()  # which is not to be seen any more
+        self._inner.zero_grad(set_to_none)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: what is trained is known before the loop.
 
@@ -176,16 +181,25 @@ class OptimizedState:
 
     def has_gradients(self) -> bool:
         """Whether there are new gradients, and they are finite and not all zero."""
+        new = self._new_gradients()
+        return all(bool(one.isfinite().all()) for one in new) and any(bool(one.any()) for one in new)
+
+    def has_refused(self) -> bool:
+        """Whether there are, or were before they were set to zero, new gradients that are not finite."""
+        self._refused = self._refused or not all(bool(one.isfinite().all()) for one in self._new_gradients())
+        return self._refused
+
+    def _new_gradients(self) -> list[torch.Tensor]:
         pairs = zip(self._parameters, self._noted, strict=True)
         new = [
             one.grad
             for one, (old, version) in pairs
             if one.grad is not None and not (one.grad is old and one.grad._version == version)
         ]
-        new = [one.coalesce().values() if one.is_sparse else one for one in new]
-        return all(bool(one.isfinite().all()) for one in new) and any(bool(one.any()) for one in new)
+        return [one.coalesce().values() if one.is_sparse else one for one in new]
 
     def _note_gradients(self) -> None:
+        self._refused = False
         self._noted = [(one.grad, one.grad._version if one.grad is not None else 0) for one in self._parameters]
 
     @torch.no_grad()

@@ -37,6 +37,8 @@ def read_where_it_trains(service: object) -> None:
 def take_shuffle(kind: type[Dataset[Any]], feed: LoopFeed) -> None:
     """Has ``DataLoader(dataset, shuffle=True)`` leave shuffling to the job; PyTorch refuses it of such datasets.
 
+    The feed hears how many records a batch of the loader has.
+
     Args:
         kind: of the datasets.
         feed: of the job, which says whether it shuffles.
@@ -53,6 +55,8 @@ def take_shuffle(kind: type[Dataset[Any]], feed: LoopFeed) -> None:
             _log.info("DataLoader's shuffle=True: the records come shuffled by the job already")
             bound.arguments["shuffle"] = None
         _plain_init(*bound.args, **bound.kwargs)
+        if isinstance(dataset, kind):
+            feed.loaded = loader.batch_size
 
     DataLoader.__init__ = init  # type: ignore[method-assign, assignment]
 

@@ -31,6 +31,8 @@ def main():
     parser.add_argument("--batch", type=int, help="records of an update")
     parser.add_argument("--pace", type=Path)
     parser.add_argument("--commit_only", action="store_true")
+    parser.add_argument("--bad", type=int, nargs="*", default=[], help="records whose batch the loop goes on from")
+    parser.add_argument("--overflow", type=int, nargs="*", default=[], help="records whose batch has no finite loss")
     args = parser.parse_args()
 
     torch.manual_seed(3)
@@ -44,6 +46,9 @@ def main():
         groups = [{"params": [counts], "lr": args.batch, "momentum": 0.0}, {"params": net.parameters()}]
         optimizer = elasticdl.torch.distributed_optimizer(torch.optim.SGD(groups, lr=0.05, momentum=0.9))
 
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=bool(args.overflow))
+    bad, overflow = torch.tensor(args.bad), torch.tensor(args.overflow)
+
     def train():
         for numbers, features in loader:
             time.sleep(float(args.pace.read_text()))
@@ -51,9 +56,15 @@ def main():
             if args.commit_only:
                 dataset.commit()
                 continue
+            if torch.isin(numbers, bad).any():
+                continue
             optimizer.zero_grad()
-            (net(features).pow(2).mean() - counts[numbers].mean()).backward()
-            optimizer.step()
+            loss = net(features).pow(2).mean() - counts[numbers].mean()
+            if torch.isin(numbers, overflow).any():
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
 
     elasticdl.torch.run(train)
     found = {"counts": counts.detach(), "seen": torch.tensor(seen)}

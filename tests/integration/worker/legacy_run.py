@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,8 @@ import tensorflow as tf
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.tensorflow.framework import keras_version
+from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, build_model
+from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work
@@ -27,6 +30,27 @@ async def on_servers(spec: JobSpec, job_dir: Path) -> MemoryParameters:
     await master.stop()
     assert not master.failures, master.failures[0].message
     return parameters
+
+
+def later_layers() -> dict[str, float]:
+    """The largest difference of the layers after an embedding: in the graph, and on servers or in one process."""
+
+    def make() -> Any:
+        layers = tf.keras.layers
+        rows = layers.Embedding(50, 4, input_length=3)
+        return tf.keras.Sequential([rows, layers.Flatten(), layers.Dense(3), layers.Dense(1)])
+
+    def values(threshold: int | None, alone: bool) -> dict[str, Any]:
+        module = ModelModule(Path(__file__), (), make)
+        options = BuildOptions(threshold, seed=5, alone=alone)
+        made = build_model(module, tf.TensorSpec([None, 3], tf.int64), options).values()
+        return {name: value for name, value in made.items() if "embeddings" not in name}
+
+    plain = values(None, False)
+    return {
+        how: max(float(np.abs(value - plain[name]).max()) for name, value in values(0, how == "alone").items())
+        for how in ("servers", "alone")
+    }
 
 
 def main() -> None:
@@ -55,6 +79,7 @@ def main() -> None:
                 ),
                 "served": float(np.abs(model(ids).numpy() - served.serve(ids).numpy()).max()),
                 "original": original,
+                "later": later_layers(),
                 "tables": {name: len(rows) for name, rows in tables.items()},
             }
         )

@@ -47,5 +47,6 @@ async def test_keras_2_trains_locally_and_on_servers_alike(tmp_path: Path) -> No
     assert result["served"] < 1e-5
     assert result["tables"].keys() == {"weights", "vectors"}
     assert all(result["tables"].values())
+    assert result["later"] == {"servers": 0, "alone": 0}
     ids = result["tables"]["vectors"]
     assert result["original"] == {"custom_model": [ids, ids], "closed": [ids, ids]}

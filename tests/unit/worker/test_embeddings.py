@@ -309,6 +309,23 @@ def test_large_embeddings_begin_alike_on_servers_and_in_one_process(make: Any) -
         np.testing.assert_array_equal(values[f"{name}/embeddings"], first_rows(spec, every), err_msg=name)
 
 
+def drawn_from_one() -> Any:
+    one = tf.keras.initializers.RandomUniform(seed=tf.keras.random.SeedGenerator(3))
+    rows = Layers.Embedding(50, 4, embeddings_initializer=one)
+    return tf.keras.Sequential([rows, Layers.Flatten(), Layers.Dense(3, kernel_initializer=one), Layers.Dense(1)])
+
+
+@pytest.mark.parametrize("make", [functional, Subclassed, drawn_from_one])
+def test_layers_made_after_a_large_embedding_begin_as_beside_a_small_one(make: Any) -> None:
+    module = ModelModule(Path(__file__), (Path(__file__).parent,), make)
+    plain = build_model(module, IDS, BuildOptions(None, seed=5)).values()
+    for alone in (False, True):
+        values = build_model(module, IDS, BuildOptions(0, seed=5, alone=alone)).values()
+        for name, value in values.items():
+            if not name.endswith("embeddings"):
+                np.testing.assert_array_equal(value, plain[name], err_msg=name)
+
+
 @pytest.mark.parametrize(("combiner", "weights"), [("sum", (1, 1)), ("mean", (0.5, 1)), ("sqrtn", (0.5**0.5, 1))])
 def test_a_combiner_passes_over_padding(combiner: str, weights: tuple[float, float]) -> None:
     layer = elasticdl.layers.Embedding(4, mask_zero=True, combiner=combiner)

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from elasticdl.own_loop import FedPiece
+from elasticdl.torch.distributed import OptimizedState
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.group.state_files import CheckpointPart
@@ -558,19 +560,59 @@ def test_a_batch_without_a_step_is_counted_and_moves_nothing(run: Run, bad: int,
         torch.testing.assert_close(found[name], values, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_that_a_scaler_leaves_out_is_a_batch_that_is_skipped(run: Run) -> None:
+@pytest.mark.parametrize("cleared_last", [False, True])
+@pytest.mark.parametrize("bad", [0, 8])
+def test_a_step_that_a_scaler_leaves_out_is_a_batch_that_is_skipped(run: Run, bad: int, cleared_last: bool) -> None:
+    """The first step, too, as with a scale that begins too large."""
     make = (
         "optimizer = et.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)\n"
         "scaler = torch.amp.GradScaler('cpu', init_scale=2.0)\n"
     )
     loop = LOOP.replace(
         "        loss.backward()\n        optimizer.step()",
-        "        if round(a[0, 0].item() * 50) == 8:\n            loss = loss * float('inf')\n"
+        f"        if round(a[0, 0].item() * 50) == {bad}:\n            loss = loss * float('inf')\n"
         "        scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        scaler.update()",
     )
+    if cleared_last:
+        loop = loop.replace("        optimizer.zero_grad()\n", "")
+        loop = loop.replace("scaler.update()", "scaler.update()\n        optimizer.zero_grad()")
     done, found = run(MODEL + make + loop + END)
     assert done["records"] == 42
     assert all(bool(torch.isfinite(one).all()) for one in found.values())
+
+
+AHEAD = """
+def train():
+    batches = iter(loader)
+    following = next(batches, None)
+    while following is not None:
+        (a, b), following = following, next(batches, None)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("size", [8, 4])
+def test_a_loop_that_takes_batches_ahead_is_refused(run: Run, size: int) -> None:
+    optimizer = "torch.optim.SGD(model.parameters(), lr=0.1), global_batch_size=8"
+    loader = f"loader = DataLoader(et.ElasticDataset(TensorDataset(x, y)), batch_size={size})\n"
+    script = MODEL + f"optimizer = et.distributed_optimizer({optimizer})\n" + loader + AHEAD + END
+    with pytest.raises(UserCodeError, match=f"takes more than the {size} records"):
+        run(script)
+
+
+def test_later_workers_know_from_the_first_that_no_batch_is_taken_ahead() -> None:
+    """Their first batch may be one without a step: the job's first one has shown how the loop goes."""
+    spec = JobSpec(model_zoo="zoo", model_def="script.__main__", minibatch_size=8)
+    said = []
+    for version, begun in [(0, ""), (3, ""), (3, "checkpoint")]:
+        exchange = ScriptExchange(dataclasses.replace(spec, checkpoint_dir_for_init=begun), lambda: None)
+        exchange.trained = OptimizedState(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1), None)
+        exchange._piece = FedPiece([*range(8)], 0, True, version, 0)
+        exchange._position = exchange.uncommitted = 8
+        said.append(exchange._has_gone_on())
+    assert said == [False, True, False]
 
 
 class Counting(torch.optim.Optimizer):

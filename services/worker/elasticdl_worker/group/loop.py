@@ -34,7 +34,7 @@ from elasticdl_core.group.member import (
 )
 from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec
-from elasticdl_core.skips import Skips
+from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
@@ -365,6 +365,7 @@ class MemberLoop:
                 if (one := given.get(number)) is not None:
                     arrays, brought = (one.arrays, one.brought) if one.rows else ((), 0)
                     rows, skips = rows + one.rows, skips + one.skips
+                    fed -= one.skips.count(SkipReason.FEED)  # only a script tells after it had them
                     loss += one.fraction
                     self._measure = one.measure
                 if pending is None:

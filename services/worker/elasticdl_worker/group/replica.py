@@ -123,7 +123,8 @@ class Contribution:
             of the rows, and adds it to the arrays. They may be read until the next call of ``compute``.
             Empty if ``rows`` is 0.
         loss: of the rows.
-        skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip.
+        skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip; or
+            records that a script's own loop made no step of, which count as not fed.
         measure: gives the training metrics of these rows, by name, or raises what they raise; None if there are none.
         brought: how many of the arrays, the first ones, are with the sum already; ``arrays`` begins behind them.
         denominator: of the loss, in which it and the gradient count; 0 where losses add up to that of the step as

@@ -27,6 +27,11 @@ _MOST_LEFT = 3
 """How often in a row a loop may leave records that it took, or take none."""
 
 
+COMMIT_EACH = (
+    "let it commit each batch before it takes the next one, and say ElasticDataset.skip() of one that makes no step"
+)
+
+
 def _here() -> tuple[int, int]:
     """This process and thread; a forked process has the same thread again."""
     return os.getpid(), threading.get_ident()
@@ -43,6 +48,10 @@ class NothingTrained:
     def has_gradients(self) -> bool:
         """Always true, since it cannot be known: the script may have trained on what it took."""
         return True
+
+    def has_refused(self) -> bool:
+        """Never: there are no gradients."""
+        return False
 
     def apply(self, sums: Sequence[Buffer], rows: int) -> None:
         """Changes nothing."""
@@ -73,6 +82,7 @@ class ScriptExchange:
     def __init__(self, spec: JobSpec, start: Callable[[], None]) -> None:
         self.uncommitted = 0
         self.accumulates = False
+        self.loaded: int | None = None
         self.trained: TrainedState = NothingTrained()
         self.size: int | None = None
         self._spec = spec
@@ -230,9 +240,8 @@ class ScriptExchange:
         """The next record, or ``END``."""
         self._refuse_other_threads()
         self._idle = 0
-        whole = self._committed and self.uncommitted >= self._committed
-        if whole and not self.trained.has_gradients():
-            self.skip()  # the loop goes on to the next batch, as after one that is not worth a step
+        if self._has_gone_on():
+            self.skip()
         piece = self._piece
         if piece is None or self._position >= len(piece.records):
             if self.uncommitted:
@@ -267,6 +276,11 @@ class ScriptExchange:
             )
         self._compare(self.uncommitted + self._surplus)
         rows = self.uncommitted
+        if self.accumulates and self.loaded and rows > self.loaded:
+            raise UserCodeError(
+                f"the loop takes more than the {self.loaded} records of a batch before it commits them",
+                fix=COMMIT_EACH,
+            )
         self._committed = max(self._committed, rows)
         if not self._contribution:
             self._contribution = [np.zeros(length, np.float32) for length in self.trained.lengths]
@@ -348,6 +362,20 @@ class ScriptExchange:
                 fix="read the ElasticDataset in the process and thread that the script runs in",
             )
 
+    def _has_gone_on(self) -> bool:
+        """Whether the loop goes on to the next batch, as after one that is not worth a step.
+
+        A loop that takes a batch ahead of the one that it trains on does the same with its first one. So the job's
+        first batch says nothing, unless its gradients are there and no step can be made of them; whoever has that one
+        refuses such a loop, so that in later ones, of any worker, it is known that the loop is none.
+        """
+        piece = self._piece
+        size = self._committed or self.loaded or (0 if self.accumulates else self.batch_size)
+        if piece is None or not size or self.uncommitted < size or self.trained.has_gradients():
+            return False
+        later = (piece.version or piece.microbatch) and not self._spec.checkpoint_dir_for_init
+        return bool(self._committed or later or self.trained.has_refused())
+
     def _surplus_record(self) -> Any:
         """The error of a loop that wants more records than the minibatch has before it commits any.
 
@@ -356,10 +384,11 @@ class ScriptExchange:
         piece = self._piece
         if piece is None or not piece.full:
             return END
-        if self._compared or self._surplus >= max(_MOST_SURPLUS, self.batch_size):
+        ahead = self.loaded and self.loaded <= self.batch_size and not self.trained.has_gradients()
+        if self._compared or ahead or self._surplus >= max(_MOST_SURPLUS, self.batch_size):
             raise UserCodeError(
                 f"the loop takes more than the {self.batch_size} records of a batch before it commits them",
-                fix="let it commit each batch before it takes the next one",
+                fix=COMMIT_EACH,
             )
         self._surplus += 1
         return piece.records[(self._surplus - 1) % len(piece.records)]

@@ -320,6 +320,9 @@ class KerasLearningRateScheduler(Protocol):
 class KerasInitializer(Protocol):
     """A Keras initializer."""
 
+    def __call__(self, shape: Sequence[int]) -> Tensor:
+        """First values of a shape."""
+
     def get_config(self) -> dict[str, object]:
         """The arguments that it was made with."""
 

@@ -95,6 +95,7 @@ class TableRegistry:
         obstacle = _obstacle(layer) or ("" if initializer else "its initializer is unknown to the parameter servers")
         large = self.threshold_bytes is not None and size > self.threshold_bytes
         if large and not obstacle and initializer is not None:
+            _draw_alike(layer)
             table = TableSpec(name, layer.output_dim, initializer, layer.input_dim)
             if not self.alone and name not in self.keep:
                 return self._add(layer, table)
@@ -153,6 +154,16 @@ class TableRegistry:
         base = str(getattr(layer, "path", None) or layer.name)
         taken = self.tables.keys() | self.in_graph.keys()
         return base if base not in taken else next(n for k in range(2, 1 << 20) if (n := f"{base}#{k}") not in taken)
+
+
+def _draw_alike(layer: EmbeddingLayer) -> None:
+    """Has the initializer take what it would take of a generator, so that layers made later begin as beside weights.
+
+    Keras seeds each call of an initializer by one draw, however many numbers are made: of Python's generator with
+    the first call (Keras 2), or of the generator that it was given, which other layers may have, too.
+    """
+    with tf.init_scope():
+        layer.embeddings_initializer((1, layer.output_dim))
 
 
 @contextlib.contextmanager
