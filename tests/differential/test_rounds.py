@@ -5,8 +5,11 @@ One worker brings all gradients of a round, so both have the same records in eac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.differential.data import late
 from tests.differential.driver import Bench, Row, differences
 from tests.differential.rows.torch_models import module_of
 from tests.differential.zoo import module
@@ -63,6 +66,43 @@ def test_a_round_trains_the_loss_of_all_its_records(bench: Bench, row: Row) -> N
     local, servers = bench.local(row), bench.cluster(row, workers=1)
     assert differences(row, local, servers) == []
     assert local.steps == servers.steps > 1
+
+
+LATE = """
+def loss(labels, predictions):
+    weights = {where}(labels > -9.0, 1.0, 0.0)
+    return {sum}(weights * (labels - predictions) ** 2) / {clipped}
+"""
+LATE_ROWS = [
+    Row(
+        "late",
+        module(LATE.format(where="tf.where", sum="tf.reduce_sum", clipped="tf.maximum(tf.reduce_sum(weights), 1.0)")),
+        "rounds",
+        TWO,
+        data=late,
+    ),
+    pytest.param(
+        Row(
+            "torch_late",
+            module_of(LATE.format(where="torch.where", sum="torch.sum", clipped="weights.sum().clamp(min=1.0)")),
+            "rounds",
+            {**TWO, "export_formats": "safetensors"},
+            tolerance=1e-5,
+            data=late,
+        ),
+        marks=NEEDS_TORCH,
+    ),
+]
+
+
+@pytest.mark.rotates(turns=2)
+@pytest.mark.parametrize("row", LATE_ROWS, ids=lambda row: row.name)
+def test_the_first_records_may_have_no_gradient(bench: Bench, row: Row) -> None:
+    """By others it is known what denominator the loss has."""
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    assert differences(row, local, servers) == []
+    alone = replace(row, spec={key: value for key, value in row.spec.items() if key not in TWO})
+    assert differences(alone, bench.local(alone), bench.group(alone)) == []
 
 
 REFUSED = [

@@ -144,6 +144,7 @@ class OptimizedState:
         self._mean = torch.zeros(self._size)
         self._rates = self._present_rates()
         self._updates = 0
+        self._refused = False
         self._note_gradients()
         # The state that comes to be with the first step: its names and shapes.
         self._initial = _state_of(optimizer)

@@ -11,10 +11,11 @@ a mean, two heads have two denominators) and is refused, for the mean of the par
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,17 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 
+T = TypeVar("T")
 REFERENCE_ROWS = 16
 """Rows of the reference, at most: enough that not all of them are masked."""
 _LOOKED_AT = (2 * REFERENCE_ROWS, 1 << 9, 1 << 13)
 """Records, for one of which ``feed`` makes a row."""
+_PLACES = 16
+"""Parts of the data at whose beginnings records are looked at, where the first ones have no gradient."""
 _MOST_NUMBERS = 1 << 22
 """In the predictions of the reference: a row may be a text with logits of a whole vocabulary for each word."""
+NO_OUTPUT = "the loss of the records that were looked at goes by no output that has a row for each record"
+"""What is said where gradients are zero, or where the model computes its loss itself."""
 CLOSE = 3e-4
 """How far a value may be off by rounding, as part of it."""
 CLOSE_OF_HALF = 2e-2
@@ -46,20 +52,33 @@ WHOLE = (
 """What to do about a loss that cannot be computed in parts."""
 
 
-def first_rows(first: Callable[[int], Minibatch | None]) -> Minibatch:
-    """The first records of which ``feed`` makes rows: twice as many as a reference needs, if there are.
+class FlatLossError(UserCodeError):
+    """The loss of some records has no gradient on their outputs, or is none: they may all be masked."""
+
+
+def on_first_rows(first: Callable[[int, float], Minibatch | None], measure: Callable[[Minibatch], T]) -> T:
+    """Measures on the first records of which ``feed`` makes rows, or on the first others whose loss has a gradient.
 
     Args:
-        first: gives the first so many records of the data; None if nothing is made of them.
+        first: gives so many records of the data from a place on, as part of it, or fewer; None if nothing is made of
+            them.
+        measure: what is to be done.
 
     Raises:
-        UserCodeError: ``feed`` makes nothing of them.
+        UserCodeError: ``feed`` makes nothing of them, or what ``measure`` raises.
     """
-    for size in _LOOKED_AT:
-        found = first(size)
-        if found is not None:
-            return found
-    raise unmeasured(f"feed makes nothing of the first {_LOOKED_AT[-1]} records")
+    found = next(filter(None, (first(size, 0.0) for size in _LOOKED_AT)), None)
+    if found is None:
+        raise unmeasured(f"feed makes nothing of the first {_LOOKED_AT[-1]} records")
+    try:
+        return measure(found)
+    except FlatLossError as error:
+        for place in range(1, _PLACES):
+            other = first(_LOOKED_AT[0], place / _PLACES)
+            with contextlib.suppress(FlatLossError):
+                if other is not None:
+                    return measure(other)
+        raise error
 
 
 def any_rows(shapes: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[np.float32]]:
@@ -226,13 +245,14 @@ def all_masked() -> NotFiniteError:
     )
 
 
-def unmeasured(why: str) -> UserCodeError:
+def unmeasured(why: str, kind: type[UserCodeError] = UserCodeError) -> UserCodeError:
     """Refuses a loss of which nobody can tell whether parts of an update add up.
 
     Args:
         why: that is so.
+        kind: of the error.
     """
-    return UserCodeError(
+    return kind(
         f"{why}: whether the loss of an update is the mean of those of its parts (--microbatches, --grads_to_wait) "
         "cannot be told",
         fix=WHOLE,

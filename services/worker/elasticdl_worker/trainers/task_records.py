@@ -20,6 +20,28 @@ T = TypeVar("T")
 _BUILDS = "let feed say what is done with each record, by map and filter; records are read when it has returned"
 
 
+def records_at(reader: DataReader, at: float, records: int) -> Shard:
+    """Some records of the data, all of one shard.
+
+    Args:
+        reader: of the data.
+        at: where they begin, as part of all records.
+        records: how many there are at most.
+    """
+    shards = reader.create_shards()
+    shard = next(shards)
+    place = 0
+    if at:
+        every = [shard, *shards]
+        place = int(at * sum(one.end - one.start for one in every))
+        for shard in every:
+            if place < shard.end - shard.start:
+                break
+            place -= shard.end - shard.start
+    start = shard.start + place
+    return Shard(shard.name, start, min(shard.end, start + records))
+
+
 class _Pass:
     """One reading of a task's records: an iterator that was given up may still read while the next one does.
 

@@ -25,7 +25,7 @@ from elasticdl_worker.trainers.framework import (
     TrainedReplica,
     training_metrics,
 )
-from elasticdl_worker.trainers.loss_denominators import first_rows
+from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow import framework
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
@@ -106,7 +106,7 @@ class TensorFlowFramework:
         )
         if trains and spec.rounds_of_several:
             with module.guard("the loss"):
-                programs.measure_denominators(first_rows(source.first))
+                on_first_rows(source.first, programs.measure_denominators)
         dense, tables = model.dense_specs(optimizer), model.table_specs(optimizer)
         _check_exportable(model, preparation.formats)
         if translated is not None:

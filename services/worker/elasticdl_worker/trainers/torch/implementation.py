@@ -30,7 +30,7 @@ from elasticdl_worker.trainers.framework import (
     TrainedReplica,
     training_metrics,
 )
-from elasticdl_worker.trainers.loss_denominators import first_rows
+from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
@@ -130,7 +130,7 @@ class TorchFramework:
             keeps_predictions=preparation.keeps_predictions,
         )
         if made is not None and spec.rounds_of_several:
-            programs.measure_denominators(first_rows(cast(TorchInputPipeline, preparation.source).first))
+            on_first_rows(cast(TorchInputPipeline, preparation.source).first, programs.measure_denominators)
         groups = plan.groups if plan else {}
         return PreparedJob(model, programs, model.dense_specs(groups), model.table_specs(groups), plan, updates)
 

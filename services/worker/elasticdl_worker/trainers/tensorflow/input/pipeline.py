@@ -27,7 +27,7 @@ from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
 from elasticdl_worker.trainers.minibatch import Minibatch, not_a_pair
-from elasticdl_worker.trainers.task_records import TaskRecords
+from elasticdl_worker.trainers.task_records import TaskRecords, records_at
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.drawing import draws, operations_of
 from elasticdl_worker.trainers.tensorflow.framework import tf
@@ -165,8 +165,10 @@ class InputPipeline:
             elements = iter(self._dataset)
         yield from self._counted(elements, shard, reading)
 
-    def first(self, records: int) -> Minibatch | None:
-        """The first records of the data, or fewer, the same in each process; None if nothing is made of them.
+    def first(self, records: int, at: float = 0.0) -> Minibatch | None:
+        """Records of the data from a place on, as part of it, or fewer; None if nothing is made of them.
+
+        They are the same in each process.
 
         Raises:
             DataError: they cannot be read.
@@ -174,8 +176,7 @@ class InputPipeline:
         """
         if _draws(self._dataset):
             tf.random.set_seed(0)
-        shard = next(iter(self._reader.create_shards()))
-        few = Shard(shard.name, shard.start, min(shard.end, shard.start + records))
+        few = records_at(self._reader, at, records)
         apart = InputPipeline(self._reader, self._module, self._mode, records)
         apart._parted = apart._chain = None
         return next(iter(apart.minibatches(few)), None)

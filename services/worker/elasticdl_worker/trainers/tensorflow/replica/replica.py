@@ -32,7 +32,7 @@ from elasticdl_worker.group.replica import (
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import all_masked, first_rows
+from elasticdl_worker.trainers.loss_denominators import all_masked, on_first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.replica_rules import (
@@ -295,10 +295,13 @@ class KerasReplica:
 
     def _measured(self) -> KerasDenominators:
         """Sees by the first records what denominator the loss has; all members see the same."""
-        first = first_rows(self._source.first)
-        with self._guarded(first):
-            predictions = self._programs.infer(first.features, None)
-            return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
+
+        def measure(first: Minibatch) -> KerasDenominators:
+            with self._guarded(first):
+                predictions = self._programs.infer(first.features, None)
+                return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
+
+        return on_first_rows(self._source.first, measure)
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:

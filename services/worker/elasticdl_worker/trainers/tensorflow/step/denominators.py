@@ -12,6 +12,8 @@ from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.loss_denominators import (
     CLOSE,
     CLOSE_OF_HALF,
+    NO_OUTPUT,
+    FlatLossError,
     JoinedLoss,
     LossReference,
     no_ratio,
@@ -146,11 +148,11 @@ class KerasDenominators:
             if math.isfinite(float(loss) + squares) and squares:
                 return anchor._replace(loss=float(loss), gradients=gradients), start
             why = why or (
-                "the loss of the first records goes by no output that has a row for each record"
+                NO_OUTPUT
                 if math.isfinite(float(loss))
-                else f"the loss of the first records is {float(loss)}"
+                else f"the loss of the records that were looked at is {float(loss)}"
             )
-        raise unmeasured(why)
+        raise unmeasured(f"{why} (outputs: {_shapes(predictions)})", FlatLossError)
 
     def _values(self, labels: Labels, predictions: Predictions) -> Tensor:
         anchor = self._anchor
@@ -186,7 +188,7 @@ class KerasDenominators:
         own = [_wide(leaf) for leaf in anchor.predictions]
         watched = [leaf for leaf in own if leaf.dtype.is_floating and _has_rows(leaf, anchor.rows)]
         if not watched:
-            raise unmeasured("the loss of the first records goes by no output that has a row for each record")
+            raise unmeasured(f"{NO_OUTPUT} (outputs: {_shapes(predictions)})")
         try:
             with tf.GradientTape() as tape:
                 tape.watch(watched)
@@ -197,7 +199,11 @@ class KerasDenominators:
         except UserCodeError:
             raise
         except Exception as error:
-            raise unmeasured(f"the loss fails on records of two parts ({error})") from error
+            shapes = _shapes(predictions)
+            raise unmeasured(
+                f"the loss fails on records of two parts, which meet in the first dimension of the outputs {shapes} "
+                f"({error})"
+            ) from error
         return loss, [tf.cast(tf.convert_to_tensor(one), tf.float64) for one in found]
 
     def _joined(
@@ -242,6 +248,10 @@ class KerasDenominators:
         own = [*self._anchor.labels, *self._anchor.predictions]
         theirs = [*tf.nest.flatten(labels), *tf.nest.flatten(predictions)]
         return [(one, other) for one, other in zip(own, theirs, strict=True) if other is not None]
+
+
+def _shapes(values: Predictions) -> str:
+    return ", ".join(str(list(leaf.shape)) for leaf in tf.nest.flatten(values))
 
 
 def _joined_loss(measured: Tensor) -> JoinedLoss:

@@ -20,7 +20,7 @@ from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.alone import LOOKED_AT, refuse_combining
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors, not_a_pair
-from elasticdl_worker.trainers.task_records import TaskRecords
+from elasticdl_worker.trainers.task_records import TaskRecords, records_at
 from elasticdl_worker.trainers.torch.input.default_feed import default_feed
 from elasticdl_worker.trainers.torch.input.records import ONCE, FedRecords
 from elasticdl_worker.trainers.torch.input.returned import Returned, as_bytes, count_rows, is_endless, samples_of
@@ -94,15 +94,14 @@ class TorchInputPipeline:
         found = self.first(min(_SAMPLE_RECORDS, self._minibatch_size))
         return None if found is None else found.features
 
-    def first(self, records: int) -> Minibatch | None:
-        """The first records of the data, or fewer; None if nothing is made of them.
+    def first(self, records: int, at: float = 0.0) -> Minibatch | None:
+        """Records of the data from a place on, as part of it, or fewer; None if nothing is made of them.
 
         Raises:
             DataError: they cannot be read.
             UserCodeError: ``feed`` raised, or gave nothing.
         """
-        shard = next(iter(self._reader.create_shards()))
-        few = Shard(shard.name, shard.start, min(shard.end, shard.start + max(1, records)))
+        few = records_at(self._reader, at, max(1, records))
         taken = TaskRecords(self._reader, self._module)
         taken.begin(few)
         for features, labels, rows, _ in self._batches(taken, FedRecords(self._reader, taken, few), few, None):

@@ -28,8 +28,8 @@ from elasticdl_worker.group.replica import (
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, all_masked, first_rows
-from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, all_masked, on_first_rows
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
 from elasticdl_worker.trainers.replica_rules import (
     bits_of,
@@ -309,14 +309,16 @@ class TorchReplica:
 
     def _measured(self, close: float) -> TorchDenominators:
         """Sees by the first records what denominator the loss has; all members see the same."""
-        with self._randomness.seeded(0):
-            first = first_rows(self._source.first)
-            device = self._model.device
+        device = self._model.device
+
+        def measure(first: Minibatch) -> TorchDenominators:
             with training_step(self._module, [first]):
                 predictions = place(self._forward.try_out(first.features, None), device)
-                return TorchDenominators(
-                    self._forward.loss, place(first.labels, device), predictions, first.records, close
-                )
+                labels = place(first.labels, device)
+                return TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
+
+        with self._randomness.seeded(0):
+            return on_first_rows(self._source.first, measure)
 
     def _forward_of(self, features: Tensors) -> ForwardPass:
         if self._fuses:

@@ -13,6 +13,8 @@ import torch
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.loss_denominators import (
     CLOSE,
+    NO_OUTPUT,
+    FlatLossError,
     JoinedLoss,
     LossReference,
     no_ratio,
@@ -73,7 +75,7 @@ class TorchDenominators:
                 return _Anchor(self._loss, targets, given, kept), start
             except _FlatError as error:
                 why = str(error)
-        raise unmeasured(why)
+        raise unmeasured(f"{why} (outputs: {_shapes(predictions)})", FlatLossError)
 
     def keep(self, labels: Tensors, predictions: Tensors) -> None:
         """Keeps labels and predictions of a part as they are before its loss is computed."""
@@ -151,9 +153,9 @@ class _Anchor:
         self.loss, self._gradients = _run(function, labels, predictions, rows)
         self._squares = [float(one.square().sum()) for one in self._gradients]
         if not math.isfinite(self.loss + sum(self._squares)):
-            raise _FlatError(f"the loss of the first records is {self.loss}")
+            raise _FlatError(f"the loss of the records that were looked at is {self.loss}")
         if not sum(self._squares):
-            raise _FlatError("the loss of the first records goes by no output that has a row for each record")
+            raise _FlatError(NO_OUTPUT)
 
     def join(self, labels: Tensors, predictions: Tensors, rows: int) -> JoinedLoss:
         """Computes the loss of these and other rows.
@@ -193,7 +195,11 @@ def _run(
         except UserCodeError:
             raise
         except Exception as error:
-            raise unmeasured(f"the loss fails on records of two parts ({error})") from error
+            shapes = _shapes(predictions)
+            raise unmeasured(
+                f"the loss fails on records of two parts, which meet in the first dimension of the outputs {shapes} "
+                f"({error})"
+            ) from error
     if not watched or not loss.requires_grad:
         return _Ran(float(loss), [torch.zeros(1, dtype=torch.float64)] * max(1, len(watched)))
     found = torch.autograd.grad(loss, watched, allow_unused=True)
@@ -201,6 +207,10 @@ def _run(
     return _Ran(
         float(loss.detach()), [_exact(torch.zeros_like(one) if grad is None else grad) for grad, one in pairs]
     )
+
+
+def _shapes(values: Tensors) -> str:
+    return ", ".join(str(list(leaf.shape)) for leaf in _leaves(values))
 
 
 def _exact(gradient: torch.Tensor) -> torch.Tensor:
