@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from elasticdl_core.job import JobState
-from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot, policy_by_name
+from elasticdl_core.scheduling import Capacity, JobView, Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker
 from elasticdl_core.scheduling.quota import contradictions, team_budgets
 
@@ -63,6 +64,44 @@ def test_guarantees_that_do_not_fit_together_shrink_in_proportion() -> None:
 def test_a_guarantee_beyond_the_demand_is_lent_to_others() -> None:
     tracker = _tracker(8, {}, {"ads": _guarantee(6)})
     assert team_budgets(tracker, {"ads": 1.0, "search": 8.0}) == {"ads": 1.0, "search": 7.0}
+
+
+def _running(name: str, team: str, workers: int = 1, **fields: Any) -> JobView:
+    rates = {n: 10.0 * n for n in (1, 2, 4)}
+    values: dict[str, Any] = {"max_workers": 1, "remaining_records": 1e6, "throughput": rates} | fields
+    return JobView(
+        name, team, state=JobState.RUNNING, current_workers=workers, live_workers=workers, started_at=0.0, **values
+    )
+
+
+def test_a_guarantee_is_a_share_to_grow_into_at_any_time() -> None:
+    """A team that was guaranteed the whole cluster got one slot of it, as others' minimums held the rest."""
+    owner = _running("owner", "a", max_workers=4)
+    others = [_running(f"other-{i}", "b") for i in range(3)]
+    waits = JobView("waits", "b", submitted_at=1.0)
+    quotas = {"a": _guarantee(4)}
+
+    def decide(*jobs: JobView) -> Plan:
+        return policy_by_name("goodput").plan(Snapshot(NOW, jobs, Capacity.of_slots(4), quotas))
+
+    plan = decide(owner, *others, waits)
+    assert plan.targets() == {"owner": 4, "other-0": 0, "other-1": 0, "other-2": 0, "waits": 0}
+    assert "evicted: team a grows into what it is guaranteed" in plan.allocations["other-0"].reason.text
+    assert "and what team a is guaranteed" in plan.allocations["waits"].reason.text
+    lent = decide(replace(owner, max_workers=2), *others[:2], waits)
+    assert lent.targets() == {"owner": 2, "other-0": 1, "other-1": 1, "waits": 0}, "what it cannot use others have"
+    young = [replace(other, started_at=NOW - 10.0) for other in others]
+    assert decide(owner, *young).targets()["other-0"] == 1, "who just began is not stopped"
+    frozen = replace(owner, last_rescale_at=NOW - 10.0)
+    assert decide(frozen, waits).targets() == {"owner": 1, "waits": 1}, "nothing stands idle for who does not grow"
+
+
+def test_a_guarantee_precedes_what_is_above_minimums_of_more_important_jobs() -> None:
+    jobs = (_running("owner", "a", max_workers=4), _running("important", "b", max_workers=4, priority=5))
+    quotas = {"a": _guarantee(4)}
+    for slots, targets in ((5, {"owner": 4, "important": 1}), (6, {"owner": 4, "important": 2})):
+        plan = policy_by_name("goodput").plan(Snapshot(NOW, jobs, Capacity.of_slots(slots), quotas))
+        assert plan.targets() == targets
 
 
 @pytest.mark.parametrize("policy", ["goodput", "fair"])

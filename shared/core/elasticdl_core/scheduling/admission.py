@@ -5,9 +5,9 @@ The rules, in the order of the design:
 1. A job runs with its minimum (master, PS and smallest size) or not at all.
 2. Tiers are served from the most important down, minimums before any surplus, so a less important job that
    runs is evicted only when the minimum of a more important one needs its place.
-3. Within a tier: what teams are guaranteed first, then running jobs, then waiting ones, the next always from the team
-   with the smallest weighted dominant share. A running job is never evicted for its own tier, except to give
-   a team back what it is guaranteed.
+3. Within a tier: what teams are guaranteed first, minimums before growth, then running jobs, then waiting ones, the
+   next always from the team with the smallest weighted dominant share. A running job is never evicted for its own
+   tier, except to give a team back what it is guaranteed.
 6. For the first job of a tier that does not fit a time is kept: that at which enough minimums will have ended. Others
    of the tier may pass it only if they end before it, or leave enough for it.
 """
@@ -48,12 +48,14 @@ class Admission:
         refused: the others' allocations (of no workers), with their reasons, by job id.
         first_blocked: the first job that does not fit.
         evicted: ids of the refused ones that ran.
+        kept: slots by team that others' minimums left, for its jobs to grow into what it is guaranteed.
     """
 
     admitted: list[JobView] = field(default_factory=list)
     refused: dict[str, Allocation] = field(default_factory=dict)
     first_blocked: BlockedJob | None = None
     evicted: set[str] = field(default_factory=set)
+    kept: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class AdmissionRules:
         backfill: whether others may pass a job that does not fit.
         protect_first: whether the one that does not fit holds back those that would delay it.
         min_runtime_s: a running job is not evicted for a guarantee before it ran this long.
+        most: the size up to which a job grows where it may; None where teams are guaranteed minimums alone.
     """
 
     size: SizeOf
@@ -75,6 +78,7 @@ class AdmissionRules:
     backfill: bool = True
     protect_first: bool = True
     min_runtime_s: float = 600.0
+    most: SizeOf | None = None
 
 
 def by_arrival(job: JobView) -> tuple[float | str, ...]:
@@ -133,17 +137,28 @@ def tiers_of(jobs: Iterable[JobView], rules: AdmissionRules) -> list[Tier]:
     ]
 
 
-def admit(snapshot: Snapshot, tiers: Sequence[Tier], rules: AdmissionRules) -> tuple[Admission, CapacityTracker]:
+def admit(
+    snapshot: Snapshot,
+    tiers: Sequence[Tier],
+    rules: AdmissionRules,
+    growth: Mapping[str, float] | None = None,
+) -> tuple[Admission, CapacityTracker]:
     """Decides who runs.
 
     Whoever is evicted joins the waiting jobs, which can change who goes first among them; so each tier is decided
     again with the evicted ones waiting until it evicts nobody more, and only then the next. Carrying it out then
     leads to the same decision.
 
+    Args:
+        snapshot: the cluster.
+        tiers: its jobs, the most important first.
+        rules: of the policy.
+        growth: slots by team that are kept for growth into guarantees at most; None for all that teams could use.
+
     Returns:
         Who runs, and a tracker in which their minimums are booked.
     """
-    admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules)
+    admitter = _Admitter(snapshot, CapacityTracker(snapshot), rules, growth)
     demoted: set[str] = set()
     for tier in tiers:
         # Of a tier in which nobody runs nobody is evicted.
@@ -165,8 +180,16 @@ def _without(tier: Tier, demoted: Set[str], rules: AdmissionRules) -> Tier:
 
 
 class _Admitter:
-    def __init__(self, snapshot: Snapshot, tracker: CapacityTracker, rules: AdmissionRules) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        tracker: CapacityTracker,
+        rules: AdmissionRules,
+        growth: Mapping[str, float] | None = None,
+    ) -> None:
         self._snapshot = snapshot
+        self._growth = growth
+        self._kept: dict[str, float] = {}
         self.tracker = self._tracker = tracker
         self._rules = rules
         self.result = self._result = Admission()
@@ -181,9 +204,10 @@ class _Admitter:
 
     def copy(self) -> _Admitter:
         """One that goes on from here without changing this one."""
-        other = _Admitter(self._snapshot, self._tracker.copy(), self._rules)
+        other = _Admitter(self._snapshot, self._tracker.copy(), self._rules, self._growth)
         mine = self._result
         other.result = other._result = Admission([*mine.admitted], {**mine.refused}, mine.first_blocked)
+        other._kept = other._result.kept = {**self._kept}
         other._held, other._held_above, other._ends = {**self._held}, self._held_above, self._ends
         other._first_blocked, other._extra = self._first_blocked, self._extra
         other._shadow_at, other._shadow_known = self._shadow_at, self._shadow_known
@@ -205,13 +229,15 @@ class _Admitter:
         taken = tier.taken
         if owed:
             taken = None
+            self._kept = {}  # Neither a minimum that is guaranteed nor who just began leaves for anybody's growth.
             for job in [job for job in running if job.id in owed]:
                 self._consider(job, waits=False)
             for job in self._fairly([job for job in waiting if job.id in owed]):
                 self._consider(job, waits=True)
             running = [job for job in running if job.id not in owed]
             waiting = [job for job in waiting if job.id not in owed]
-        if self._tracker.take_all(self._taken(running) if taken is None else taken):
+        self._keep_for_growth()
+        if not self._kept and self._tracker.take_all(self._taken(running) if taken is None else taken):
             self._result.admitted.extend(running)
         else:
             for job in self._claims(running):
@@ -225,7 +251,8 @@ class _Admitter:
         size = self._rules.size
         can = [job for job in running if self._tracker.possible(job, size(job)) is None]
         can_not = [job for job in running if self._tracker.possible(job, size(job)) is not None]
-        return (*can_not, *claims_of(can, self._tracker.free[0], size, self._rules.eta))
+        free = self._tracker.free[0] - math.fsum(self._kept.values())
+        return (*can_not, *claims_of(can, free, size, self._rules.eta))
 
     def _taken(self, jobs: Sequence[JobView]) -> dict[str, float]:
         """Slots that the minimums take, by team."""
@@ -265,6 +292,37 @@ class _Admitter:
                 used[job.team] = [h + n for h, n in zip(have, need, strict=True)]
         return used
 
+    def _keep_for_growth(self) -> None:
+        """Keeps what jobs that run could grow by within their teams' guarantees: other minimums do not get it."""
+        most, size = self._rules.most, self._rules.size
+        if most is None or not self._guarantees:
+            return
+        growth: dict[str, float] = {}
+        for job in self._result.admitted:
+            if self._tracker.quota(job.team).guaranteed is not None:
+                more = max(most(job) - size(job), 0) * job.worker.slots
+                growth[job.team] = growth.get(job.team, 0.0) + more
+        used = self._used_of_guarantees()
+        self._kept = {}
+        for team, amount in growth.items():
+            guaranteed = self._tracker.quota(team).guaranteed
+            rest = guaranteed.slots - used[team][0] if guaranteed is not None else 0.0
+            kept = min(rest, amount, amount if self._growth is None else self._growth.get(team, 0.0))
+            if kept > 0:
+                self._kept[team] = kept
+        self._result.kept = self._kept
+
+    def _kept_from(self, job: JobView) -> float:
+        """Slots that are kept for other teams."""
+        return math.fsum(kept for team, kept in self._kept.items() if team != job.team) if self._kept else 0.0
+
+    def _obstacle(self, job: JobView, size: int) -> Obstacle | None:
+        obstacle = self._tracker.obstacle(job, 0, size)
+        if obstacle is None and (kept := self._kept_from(job)):
+            lacks = job.demand(size).slots > self._tracker.free[0] - kept + 1e-9
+            return Obstacle.CAPACITY if lacks else None
+        return obstacle
+
     def _fairly(self, waiting: Sequence[JobView]) -> Iterable[JobView]:
         """Yields the next job of the team that has least for its weight, while the tracker fills."""
         queues: dict[str, list[JobView]] = {}
@@ -285,7 +343,7 @@ class _Admitter:
 
     def _consider(self, job: JobView, *, waits: bool) -> None:
         size = self._rules.size(job)
-        obstacle = self._tracker.obstacle(job, 0, size)
+        obstacle = self._obstacle(job, size)
         if obstacle is None and waits:
             reason = self._held_back(job, size)
             if reason is not None:
@@ -294,6 +352,8 @@ class _Admitter:
         if obstacle is None:
             self._tracker.take(job, 0, size)
             self._result.admitted.append(job)
+            if job.team in self._kept:
+                self._keep_for_growth()
             return
         if not waits:
             self._result.evicted.add(job.id)
@@ -344,6 +404,7 @@ class _Admitter:
         self._first_blocked = job
         need = self._tracker.change(job, 0, size)
         free = list(self._tracker.free)
+        free[0] -= self._kept_from(job)
         pool = self._tracker.pool.copy() if self._tracker.pool is not None and job.worker.gpu else None
         endings = sorted((*self._end_of(other), other.id, other) for other in self._result.admitted)
         known = True
@@ -362,6 +423,7 @@ class _Admitter:
                 break
         if not self._extra:
             self._extra = self._tracker.beyond(need)
+            self._extra[0] = max(self._extra[0] - self._kept_from(job), 0.0)
         if self._result.first_blocked is None:
             self._result.first_blocked = BlockedJob(job.id, self._shadow_at if self._shadow_known else None)
 
@@ -380,7 +442,13 @@ class _Admitter:
     def _no_room(self, job: JobView, size: int, obstacle: Obstacle) -> Reason:
         """Why its minimum does not fit; shared by all for whom the same numbers hold."""
         is_first = self._first_blocked is job
-        state = (self._tracker.free[0], len(self._result.admitted), is_first, job.current_workers > 0, obstacle)
+        state = (
+            self._tracker.free[0] - self._kept_from(job),
+            len(self._result.admitted),
+            is_first,
+            job.current_workers > 0,
+            obstacle,
+        )
         key = (size, job.worker, job.fixed, job.priority, state)
         reason = self._no_rooms.get(key)
         if reason is None:
@@ -408,7 +476,7 @@ class _Admitter:
         return {"expected_at": self._shadow_at} if told else {}
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
-        free = max(self._tracker.free[0], 0.0)
+        free = max(self._tracker.free[0] - self._kept_from(job), 0.0)
         need = job.demand(size).slots
         blockers = self._holders()
         when = self._expected_to_fit(job)
@@ -419,13 +487,16 @@ class _Admitter:
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
             f"its minimum of {workers_of(size)} needs {slots_of(need)}, and {free:g} "
-            f"{'is' if free == 1 else 'are'} left {self._beside()}{when}"
+            f"{'is' if free == 1 else 'are'} left {self._beside(job)}{when}"
         )
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data | self._expected_at(bool(when)))
 
-    def _beside(self) -> str:
-        """The minimums that go before a job that does not fit."""
+    def _beside(self, job: JobView) -> str:
+        """The jobs that go before one that does not fit."""
         first = len(self._result.admitted)
+        if self._kept_from(job):
+            teams = ", ".join(sorted(self._kept.keys() - {job.team}))
+            return f"beside {jobs_of(first)} that go before it and what team {teams} is guaranteed"
         if first == 1:
             return "beside the minimum of the job that goes before it"
         return f"beside the minimums of {jobs_of(first)} that go before it" if first else "now"
@@ -435,6 +506,9 @@ class _Admitter:
         starting = [one for one in self._result.admitted if one.current_workers < self._rules.size(one)]
         if any(one.priority > job.priority for one in starting):
             return "more important minimums leave"
+        if self._kept_from(job):
+            teams = ", ".join(sorted(self._kept.keys() - {job.team}))
+            return f"team {teams} grows into what it is guaranteed, which leaves"
         peers = sorted({one.team for one in starting if one.priority == job.priority})
         if peers and self._guarantees:
             return f"team {', '.join(peers)} takes back what it is guaranteed, which leaves"

@@ -34,7 +34,7 @@ def over_guaranteed(quotas: Mapping[str, Quota], slots: float) -> str:
     return f"{slots_of(total)} would be guaranteed in all, and the cluster has {slots_of(slots)}"
 
 
-def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict[str, float]:
+def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float], held: float = 0.0) -> dict[str, float]:
     """The number of slots above what it has that each team may take.
 
     Weighted max-min: every team rises to the same level of use over weight, none above its demand, so what one does
@@ -43,11 +43,12 @@ def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict
     Args:
         tracker: what each team uses already, and what is free.
         demands: slots that each team could use above that.
+        held: free slots that are not to be divided: less important jobs are guaranteed them.
 
     Returns:
         Whole slots by team; their sum is at most what is free.
     """
-    free = tracker.free_cost()
+    free = max(tracker.free_cost() - held, 0.0)
     if len(demands) == 1:
         return {team: min(demand, free) for team, demand in demands.items()}
     used = {team: tracker.team_cost(team) for team in demands}
@@ -61,6 +62,21 @@ def team_budgets(tracker: CapacityTracker, demands: Mapping[str, float]) -> dict
         rise = max(level * weight - used[team] - budgets[team], 0.0)
         budgets[team] = min(demands[team], budgets[team] + rise)
     return _whole(budgets, demands, free, used)
+
+
+def held_for_guarantees(tracker: CapacityTracker, demands: Mapping[str, float], later: Mapping[str, float]) -> float:
+    """The free slots that teams' less important jobs may grow into, as they are guaranteed them.
+
+    Args:
+        tracker: what each team uses already.
+        demands: slots that each team's jobs of the tier at hand could use above that.
+        later: the same of its less important ones.
+    """
+    held = 0.0
+    for team, demand in later.items():
+        quota, used = tracker.quota(team), tracker.team_cost(team)
+        held += _guaranteed(quota, used + _guaranteed(quota, used, demands.get(team, 0.0)), demand)
+    return held
 
 
 def _guaranteed(quota: Quota, used: float, demand: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from elasticdl_core.job.life import SCHEDULABLE_STATES
@@ -27,11 +27,13 @@ from elasticdl_core.scheduling.policies.surplus import (
     grow_as_far_as_possible,
     next_size,
 )
-from elasticdl_core.scheduling.quota import team_budgets
+from elasticdl_core.scheduling.quota import held_for_guarantees, team_budgets
 from elasticdl_core.scheduling.raises import is_raised, plan_with_raises
 from elasticdl_core.scheduling.snapshot import JobView, Snapshot
 
 _MarketKey = tuple[int, str]
+_MOST_TRIES = 4
+"""Divisions of one snapshot, each with as much kept for growth into guarantees as the one before took."""
 _COARSE = 1.5
 """Steps of the scale on which the work present is told."""
 
@@ -181,13 +183,34 @@ class GoodputPlanner:
             queue_key=lambda job: _response_ratio(candidates[job.id], snapshot.now),
             eta=lambda job, workers: _eta(candidates[job.id], workers),
             min_runtime_s=self._settings.min_runtime_s,
+            most=lambda job: candidates[job.id].curve.corners[candidates[job.id].top],
         )
         tiers = self._tiers(snapshot.now)
-        admission, tracker = admit(snapshot, tiers, rules)
-        self._form_markets(tiers, admission, self._drain_s(snapshot.capacity.total.slots))
-        self._divide(tracker)
+        drain_s = self._drain_s(snapshot.capacity.total.slots)
+        growth: Mapping[str, float] | None = None
+        for _ in range(_MOST_TRIES):
+            admission, tracker = admit(snapshot, tiers, rules, growth)
+            self._form_markets(tiers, admission, drain_s)
+            self._divide(tracker)
+            grown = self._grown(admission.kept)
+            if not admission.refused or all(grown[team] >= kept - 1e-9 for team, kept in admission.kept.items()):
+                break
+            growth = grown  # What is not grown into does not stand idle while others wait.
+        else:
+            admission, tracker = admit(snapshot, tiers, rules, {})
+            self._form_markets(tiers, admission, drain_s)
+            self._divide(tracker)
         self._keep(tracker)
         return admission, tracker
+
+    def _grown(self, kept: Mapping[str, float]) -> dict[str, float]:
+        """Slots above minimums by team, of those for which some were kept."""
+        grown = dict.fromkeys(kept, 0.0)
+        for (_, team), outcome in self._outcomes.items():
+            if team in grown:
+                rows = zip(outcome.market.members, outcome.sizes, strict=True)
+                grown[team] += math.fsum((size - c.curve.sizes[0]) * c.job.worker.slots for c, size in rows)
+        return grown
 
     def _refresh(self, snapshot: Snapshot, tracker: CapacityTracker) -> None:
         """Brings candidates and pools up to date with the jobs that changed and those whom time thawed."""
@@ -285,12 +308,21 @@ class GoodputPlanner:
         tiers: dict[int, list[str]] = {}
         for priority, team in self._outcomes:
             tiers.setdefault(priority, []).append(team)
+        later: dict[str, float] = {}
+        for (_, team), outcome in self._outcomes.items():
+            if tracker.quota(team).guaranteed is not None:
+                later[team] = later.get(team, 0.0) + outcome.market.demand
         for priority in sorted(tiers, reverse=True):
-            self._divide_tier(priority, tiers[priority], tracker)
+            demands = {team: self._outcomes[priority, team].market.demand for team in tiers[priority]}
+            for team in later.keys() & demands.keys():
+                later[team] -= demands[team]
+            self._divide_tier(priority, demands, tracker, held_for_guarantees(tracker, demands, later))
 
-    def _divide_tier(self, priority: int, teams: Sequence[str], tracker: CapacityTracker) -> None:
-        demands = {team: self._outcomes[priority, team].market.demand for team in teams}
-        budgets = team_budgets(tracker, demands)
+    def _divide_tier(
+        self, priority: int, demands: Mapping[str, float], tracker: CapacityTracker, held: float
+    ) -> None:
+        teams = list(demands)
+        budgets = team_budgets(tracker, demands, held)
         for team in teams:
             outcome = self._outcomes[priority, team]
             short = budgets[team] if len(teams) > 1 and budgets[team] < demands[team] else None
