@@ -69,24 +69,41 @@ class GroupedReader(DataReader):
                 )
         return columns
 
-    def read_columns(self, places: Sequence[tuple[str, Sequence[int]]]) -> Columns:
+    def read_columns(
+        self, places: Sequence[tuple[str, Sequence[int]]], order: npt.NDArray[np.intp] | None = None
+    ) -> Columns:
         """Single rows of several sources as columns: the ascending numbers of each, one source after the other.
+
+        Args:
+            places: sources and numbers.
+            order: the place of each of these rows in the columns; by default they follow each other.
 
         Raises:
             DataError: the data is missing, unreadable, or shorter than the numbers say.
         """
-        parts: list[Columns] = []
+        parts: list[tuple[Columns, npt.NDArray[np.int64]]] = []
         for name, numbers in places:
             starts, wanted = self._starts(name), np.asarray(numbers, np.int64)
             if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < starts[-1]:
                 raise _too_short(name, int(starts[-1]), int(wanted[0]), int(wanted[-1]) + 1)
             groups = np.searchsorted(starts, wanted, "right") - 1
             for group in np.unique(groups):
-                inside = wanted[groups == group] - starts[group]
-                parts.append({key: _taken(values, inside) for key, values in self._group(name, int(group)).items()})
-        if len(parts) == 1:
-            return parts[0]
-        return {key: np.concatenate([part[key] for part in parts]) for key in self.column_specs} if parts else {}
+                parts.append((self._group(name, int(group)), wanted[groups == group] - starts[group]))
+        if len(parts) == 1 and order is None:
+            return {key: _taken(values, parts[0][1]) for key, values in parts[0][0].items()}
+        rows = sum(len(inside) for _, inside in parts)
+        ends = np.cumsum([len(inside) for _, inside in parts]).tolist()
+        to = [
+            slice(end - len(inside), end) if order is None else order[end - len(inside) : end]
+            for end, (_, inside) in zip(ends, parts, strict=True)
+        ]
+        found: Columns = {}
+        for key in self.column_specs if parts else ():
+            first = parts[0][0][key]
+            found[key] = np.empty((rows, *first.shape[1:]), first.dtype)
+            for (group_columns, inside), here in zip(parts, to, strict=True):
+                found[key][here] = _taken(group_columns[key], inside)
+        return found
 
     def read_places(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Record]:
         """Single rows of several sources."""

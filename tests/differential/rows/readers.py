@@ -36,6 +36,18 @@ def parse(record):
         "y": tf.reshape(tf.cast(record["y"], tf.float32), [1]),
     }
 """
+COLUMNS = """
+def feed(columns, mode, metadata):
+    ids = np.array([np.sum(one) for one in columns["ids"]], np.float32) / 50.0
+    red = (columns["word"] == "red").astype(np.float32)
+    x = np.stack([columns["x0"], columns["x1"], ids, red], 1).astype(np.float32)
+    return x if mode == "prediction" else (x, columns["y"].astype(np.float32)[:, None])
+"""
+CELLS = """
+def feed(columns, mode, metadata):
+    x = np.stack([columns[f"x{number}"] for number in range(4)], 1).astype(np.float32)
+    return x if mode == "prediction" else (x, columns["y"].astype(np.float32)[:, None])
+"""
 IMAGES = """
 from elasticdl.data import decode_image
 
@@ -116,6 +128,9 @@ ROWS = [
     row("recordio", EXAMPLE, data=recordio_files),
     row("text", LINES, spec={"data_reader_params": {"kind": "text"}}),
     row("parquet", PARQUET, data=parquet_files),
+    row("parquet_columns", COLUMNS, data=parquet_files),
+    row("parquet_columns_shuffled", COLUMNS, data=parquet_files, spec={"shuffle": True}, two=""),
+    row("csv_as_columns", CELLS, data=headed),
     row("images", IMAGES, data=image_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),

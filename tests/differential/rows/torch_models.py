@@ -163,6 +163,17 @@ _MODELS = [
         data=validated,
     ),
     _row("groups_of_minibatches", "models", spec={"get_model_steps": 3}, two="", tolerance=_ARITHMETIC),
+    _row(
+        "columns",
+        "models",
+        """
+        def feed(columns, mode, metadata):
+            y, _, *names = metadata.column_names
+            features = torch.stack([torch.from_numpy(columns[name].astype("float32")) for name in names[:4]], 1)
+            return features if mode == "prediction" else (features, columns[y].astype("float32"))
+        """,
+        data=validated,
+    ),
 ]
 _EMBEDDINGS = [
     _with_ids("table", "def forward():\n    return Net()"),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from elasticdl.data import DataReader, Shard
+from elasticdl.data.columns import Columns, columns_of_records, objects, rows_of
+from elasticdl.data.grouped_reader import GroupedReader
 from elasticdl.data.reader import Record
 from elasticdl_core.errors import DataError, ElasticDLError, UserCodeError
+from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.shuffling import Reading, described
 from elasticdl_core.skips import SkipReason, Skips
 from elasticdl_worker.trainers.open_blocks import require_all
@@ -17,6 +23,8 @@ from elasticdl_worker.trainers.shuffled import ShuffledRecords
 from elasticdl_worker.user_code import ModelModule, guarded
 
 T = TypeVar("T")
+_READ_ROWS = 4096
+"""Rows that are read as columns at a time, about."""
 _BUILDS = "let feed say what is done with each record, by map and filter; records are read when it has returned"
 
 
@@ -76,6 +84,7 @@ class TaskRecords:
         self._passes: list[_Pass] = []
         self._closed = False
         self._left_out = Skips()
+        self._by_columns = False
         self.shard: Shard | None = None
 
     def begin(self, shard: Shard, reading: Reading | None = None) -> None:
@@ -85,7 +94,7 @@ class TaskRecords:
             shard: its records, or their positions.
             reading: where the records of the positions lie, if they are shuffled.
         """
-        self.shard, self._reading, self._error = shard, reading, None
+        self.shard, self._reading, self._error, self._by_columns = shard, reading, None, False
         self._looking_at = lambda: (shard,)
         self._skipped_before, self._passes, self._left_out = self._reader.skipped_records, [], Skips()
 
@@ -137,7 +146,7 @@ class TaskRecords:
     def _where(self) -> str:
         return described(self._task_ranges())
 
-    def batches(self, size: int, convert: Callable[[list[Record]], T]) -> Iterator[T]:
+    def batches(self, size: int, convert: Callable[[Any], T]) -> Iterator[T]:
         """The records of the present task, ``size`` at a time.
 
         Args:
@@ -160,7 +169,7 @@ class TaskRecords:
         try:
             with guarded("the data reader", self._module.roots):
                 for records in self._records(shard, size, own):
-                    own.taken += len(records)
+                    own.taken += rows_of(records) if isinstance(records, dict) else len(records)
                     yield convert(records)
             if passes is self._passes:
                 require_all(shard, own.taken, self.skipped)
@@ -170,6 +179,24 @@ class TaskRecords:
             if passes is self._passes:
                 self._error = error
             raise
+
+    def columns(self, size: int) -> Iterator[Columns]:
+        """The records of the present task as columns, ``size`` at a time; of tables no record is made on the way.
+
+        Raises:
+            DataError: the data cannot be read, or the reader gave fewer records or more.
+            UserCodeError: the user's reader raised.
+        """
+        self._by_columns = isinstance(self._reader, GroupedReader)
+        return self.batches(size, self._as_columns)
+
+    def _as_columns(self, records: Any) -> Columns:
+        if isinstance(records, dict):
+            return records
+        if specs := self._reader.records_kind.columns:
+            return columns_of_records(records, specs)
+        names = self._reader.metadata.column_names
+        return {name: objects(values) for name, values in zip(names, zip(*records, strict=True), strict=True)}
 
     @property
     def skipped(self) -> int:
@@ -224,9 +251,12 @@ class TaskRecords:
         shard, reading = self.shard, self._reading
         return (shard,) if reading is None else reading.records(shard.start, shard.end)
 
-    def _records(self, shard: Shard, size: int, own: _Pass) -> Iterator[list[Record]]:
+    def _records(self, shard: Shard, size: int, own: _Pass) -> Iterator[list[Record]] | Iterator[Columns]:
+        tabular = self._reader if self._by_columns and isinstance(self._reader, GroupedReader) else None
         if self._reading is None:
-            return self._reader.read_batches(shard, size)
+            return self._reader.read_batches(shard, size) if tabular is None else tabular.column_batches(shard, size)
+        if tabular is not None and isinstance(self._reading, MixedReading):
+            return self._mixed_columns(tabular, shard, self._reading, size)
 
         def look(ranges: Callable[[], Sequence[Shard]]) -> None:
             self._looking_at = ranges
@@ -235,3 +265,17 @@ class TaskRecords:
             own.passed_over += records
 
         return self._shuffled.read_batches(shard, self._reading, size, look, pass_over)
+
+    def _mixed_columns(
+        self, reader: GroupedReader, shard: Shard, reading: MixedReading, size: int
+    ) -> Iterator[Columns]:
+        """The rows at the positions of a shard, many of which are read at once."""
+        step = size * max(1, _READ_ROWS // size)
+        for start in range(shard.start, shard.end, step):
+            end = min(start + step, shard.end)
+            self._looking_at = functools.partial(reading.records, start, end)
+            numbers = np.array(reading.numbers_at(start, end), np.int64)
+            order = np.argsort(numbers)
+            mixed = reader.read_columns(list(reading.located(numbers[order].tolist())), order)
+            for at in range(0, len(order), size):
+                yield {name: values[at : at + size] for name, values in mixed.items()}

@@ -13,6 +13,7 @@ from elasticdl.data import DataReader
 from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_runtime.device_turns import DeviceGrant
+from elasticdl_worker.trainers.column_feed import takes_columns
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -28,7 +29,9 @@ from elasticdl_worker.trainers.framework import (
 from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.tensorflow import framework
+from elasticdl_worker.trainers.tensorflow.input.columns import ColumnPipeline
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import BuildOptions, PreparedModel, build_model
 from elasticdl_worker.trainers.tensorflow.model.callbacks import callbacks_of
 from elasticdl_worker.trainers.tensorflow.model.contract import check_optimizer
@@ -74,15 +77,17 @@ class TensorFlowFramework:
         """The callbacks of a module."""
         return callbacks_of(module, spec)
 
-    def make_source(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> InputPipeline:
+    def make_source(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> TypedSource:
         """Makes the pipeline of a mode."""
+        if takes_columns(module.feed):
+            return ColumnPipeline(reader, module, mode, minibatch_size)
         return InputPipeline(reader, module, mode, minibatch_size)
 
     def prepare(self, preparation: Preparation) -> PreparedJob:
         """Builds the model for parameter servers, and its compiled functions."""
         spec, module = preparation.spec, preparation.module
         trains = spec.type is JobType.TRAINING
-        source = cast(InputPipeline, preparation.source)
+        source = cast(TypedSource, preparation.source)
         given = _optimizer_of(module, needed=trains)
         optimizer = None if given is None else check_optimizer(given)
         translated = None if optimizer is None else translate(optimizer, preparation.callbacks, module.guard)
@@ -119,7 +124,7 @@ class TensorFlowFramework:
 
         spec, module = preparation.spec, preparation.module
         trains = spec.type is JobType.TRAINING
-        source = cast(InputPipeline, preparation.source)
+        source = cast(TypedSource, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True)) if trains else None
         model = build_model(module, source.features_spec, _whole(spec, trains))
         programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
@@ -147,7 +152,7 @@ class TensorFlowFramework:
                 "--xla on is of jobs with parameter servers: members of a group run the plain compiled step",
                 fix="leave --xla out, or train with --distribution_strategy ParameterServerStrategy",
             )
-        source = cast(InputPipeline, preparation.source)
+        source = cast(TypedSource, preparation.source)
         optimizer = check_optimizer(_optimizer_of(module, needed=True))
         translated = translate(optimizer, preparation.callbacks, module.guard)
         model = build_model(module, source.features_spec, _whole(spec))
@@ -188,7 +193,7 @@ class TensorFlowFramework:
         """Exports the model of a checkpoint."""
         from elasticdl_worker.trainers.tensorflow.export.checkpoint import export_checkpoint
 
-        return export_checkpoint(module, cast(InputPipeline, source).features_spec, request, seed)
+        return export_checkpoint(module, cast(TypedSource, source).features_spec, request, seed)
 
 
 def _whole(spec: JobSpec, training: bool = True) -> BuildOptions:

@@ -18,6 +18,7 @@ from elasticdl.data import DataReader
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_runtime.device_turns import DeviceGrant
+from elasticdl_worker.trainers.column_feed import takes_columns
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -34,6 +35,7 @@ from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
+from elasticdl_worker.trainers.torch.input.columns import TorchColumnPipeline
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
@@ -101,9 +103,10 @@ class TorchFramework:
 
     def make_source(
         self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int
-    ) -> TorchInputPipeline:
+    ) -> TorchInputPipeline | TorchColumnPipeline:
         """Makes the pipeline of a mode."""
-        return TorchInputPipeline(reader, module, mode, minibatch_size)
+        pipeline = TorchColumnPipeline if takes_columns(module.feed) else TorchInputPipeline
+        return pipeline(reader, module, mode, minibatch_size)
 
     def prepare(self, preparation: Preparation) -> PreparedJob:
         """Builds the model for parameter servers."""

@@ -44,7 +44,7 @@ from elasticdl_worker.trainers.replica_rules import (
 )
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import tf
-from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
@@ -93,7 +93,7 @@ class KerasReplica:
         self.model = self._model = model
         self._programs = programs
         self._module = preparation.module
-        self._source = cast(InputPipeline, preparation.source)
+        self._source = cast(TypedSource, preparation.source)
         self._metrics = metrics
         self._nan = NanPolicy(spec.on_nan)
         self._eager = spec.eager

@@ -9,7 +9,7 @@ import numpy as np
 
 from elasticdl_worker.trainers.state_trials import Values, learn_by_trial
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
-from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
+from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
@@ -19,7 +19,7 @@ from elasticdl_worker.trainers.tensorflow.types import Features, Variable
 def learn_rules(
     model: PreparedModel,
     programs: Programs,
-    source: InputPipeline,
+    source: TypedSource,
     names: Sequence[str],
     generators: Sequence[Variable],
 ) -> None:
