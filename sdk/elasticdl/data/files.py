@@ -88,7 +88,8 @@ def _filesystem(url: str) -> tuple[Any, str]:
         scheme = url.split("://", 1)[0]
         raise DataError(
             f"{url}: cannot open a {scheme}:// URL: {error}",
-            fix="install the fsspec package for that scheme (s3fs, gcsfs, adlfs, ...), or give a local path",
+            fix="install the fsspec package for that scheme where the command line and the workers run (s3fs: pip "
+            "install 'elasticdl-train[s3]'; gcsfs, adlfs, ...), or give a local path",
         ) from error
     return fs, path
 
