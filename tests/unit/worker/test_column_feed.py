@@ -64,6 +64,9 @@ def test_minibatches_have_the_rows_of_their_range_in_order(framework: str, table
     assert labels.tolist() == [3.0 * number for number in range(3, 30)]
     assert np.concatenate([np.asarray(one.features["x"]) for one in batches])[0].tolist() == [3, 0.375]
     assert made.intake.fed == 27
+    elsewhere = made.first(4, 0.5)
+    assert elsewhere is not None
+    assert np.asarray(elsewhere.labels).tolist() == [150, 153, 156, 159]
     only = next(pipeline(framework, table, by_name, "prediction").minibatches(Shard(str(table), 0, 2)))
     assert only.labels is None
     assert np.asarray(only.features["n"]).tolist() == [0, 1]

@@ -17,7 +17,7 @@ from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors, not_a_pair
-from elasticdl_worker.trainers.task_records import TaskRecords
+from elasticdl_worker.trainers.task_records import TaskRecords, records_at
 from elasticdl_worker.user_code import ModelModule
 
 FIRST_ARGUMENT = "columns"
@@ -123,15 +123,14 @@ class ColumnFeed(abc.ABC):
         found = self.first(min(_SAMPLE_RECORDS, self._minibatch_size))
         return None if found is None else found.features
 
-    def first(self, records: int) -> Minibatch | None:
-        """The first records of the data, or fewer; None if there are none.
+    def first(self, records: int, at: float = 0.0) -> Minibatch | None:
+        """Records of the data from a place on, as part of it, or fewer; None if there are none.
 
         Raises:
             DataError: they cannot be read.
             UserCodeError: ``feed`` raised.
         """
-        shard = next(iter(self._reader.create_shards()))
-        few = Shard(shard.name, shard.start, min(shard.end, shard.start + max(1, records)))
+        few = records_at(self._reader, at, max(1, records))
         apart = copy.copy(self)  # whose tasks are not those of this
         apart._records, apart._minibatch_size = TaskRecords(self._reader, self._module), max(1, records)
         return next(apart.minibatches(few), None)

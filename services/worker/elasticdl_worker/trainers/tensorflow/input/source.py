@@ -26,8 +26,8 @@ class TypedSource(MinibatchSource, Protocol):
     def sample(self) -> Tensors:
         """The features of a few records, to run the model on."""
 
-    def first(self, records: int) -> Minibatch | None:
-        """The first records of the data, or fewer; None if nothing is made of them."""
+    def first(self, records: int, at: float = 0.0) -> Minibatch | None:
+        """Records of the data from a place on, as part of it, or fewer; None if nothing is made of them."""
 
     def seeded_minibatches(self, shard: Shard, reading: Reading | None, seed: int) -> Iterator[Minibatch]:
         """Reads the minibatches of a shard, so that they follow from its records and a number alone."""
