@@ -13,6 +13,7 @@ import numpy as np
 import structlog
 
 from elasticdl_core.model import OptimizerSpec, TableSpec
+from elasticdl_ps import gateway
 from elasticdl_ps.kernels import KernelSet, load_kernels
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.servicer import SERVICE, ParameterServer
@@ -57,6 +58,7 @@ async def serve(stop: asyncio.Event) -> int:
     servicer = ParameterServer(Partition(kernels), settings.index, settings.num_ps)
     meters.show_all("partition", servicer.meters)
     server = make_server(SERVICE, servicer, authenticate)
+    server.serve_too(gateway.SERVICE, servicer.published, gateway.NAME)
     address = listen(server, settings.listen)
     failpoint("ps.before_serving")
     await server.start()

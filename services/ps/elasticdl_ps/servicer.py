@@ -24,6 +24,7 @@ from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import codec
 from elasticdl_ps.checkpoint import lay_out, load_partition, save_partition
+from elasticdl_ps.gateway import Pserver
 from elasticdl_ps.optimizers import Optimizer
 from elasticdl_ps.pulls import dense_pieces
 from elasticdl_ps.store.partition import Partition, PartitionSnapshot
@@ -56,6 +57,9 @@ class ParameterServer:
         partition: the parameters.
         index: the number of this PS.
         num_ps: how many the job has.
+
+    Attributes:
+        published: serves the protocol that ElasticDL published.
     """
 
     def __init__(self, partition: Partition, index: int, num_ps: int) -> None:
@@ -68,6 +72,7 @@ class ParameterServer:
         self._restored_from: tuple[str, list[CheckpointFile]] | None = None
         self._cut_ends: asyncio.TimerHandle | None = None
         self._training = TrainingCalls(partition, index, self._threads)
+        self.published = Pserver(partition, num_ps, self._training, self._threads)
         self._calls: dict[int, Callable[[FrameBytes, Claims], AnswerFrame | Awaitable[AnswerFrame]]] = {
             ps_pb2.STEP_PULL: self._training.pull,
             ps_pb2.STEP_PUSH: self._training.push,
@@ -128,11 +133,6 @@ class ParameterServer:
     async def Pull(self, frame: bytes, caller: Claims) -> AnswerFrame:
         """Reads rows and changed dense parameters."""
         return await self._call(ps_pb2.STEP_PULL, frame, caller)
-
-    async def PullEmbeddingVectors(self, frame: bytes, caller: Claims) -> AnswerFrame:
-        """Reads rows."""
-        _require_member(caller)
-        return await self._training.pull_rows(frame)
 
     async def PullDenseParameters(self, frame: bytes, caller: Claims) -> AsyncGenerator[Frame]:
         """Reads changed dense parameters, in frames of bounded size."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_ps import codec
-from elasticdl_ps.pulls import NO_DENSE, PullAnswer, PullRequest, describe_state, read_parameters
+from elasticdl_ps.pulls import PullAnswer, PullRequest, describe_state, read_parameters
 from elasticdl_ps.pushes import PushRequest
 from elasticdl_ps.round_waiter import LONGEST_WAIT_S, RoundHold, RoundWaiter
 from elasticdl_ps.rounds import HELD, PushOutcome, Round
@@ -105,11 +105,6 @@ class TrainingCalls:
         pull = codec.read_pull(frame)
         return self._pull_soon(pull) if self._partition.mode.use_async else self._pull_in_round(pull, caller)
 
-    def pull_rows(self, frame: FrameBytes) -> Awaitable[AnswerFrame]:
-        """Reads rows only."""
-        pull = replace(codec.read_pull(frame), dense_version=NO_DENSE)
-        return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
-
     def push(self, frame: FrameBytes, caller: Claims) -> AnswerFrame | Awaitable[AnswerFrame]:
         """Applies a gradient (asynchronous mode), or keeps it for a round or counts it (synchronous mode)."""
         push = codec.read_push(frame)
@@ -129,6 +124,18 @@ class TrainingCalls:
         if self._is_free(push.estimate_cost() + pull.estimate_cost(self._partition)):
             return self._push_and_read(push, pull, caller)
         return self._threads.write(lambda: _encoded_if_large(self._push_and_read(push, pull, caller)))
+
+    async def take(self, push: PushRequest, caller: Claims) -> PushOutcome:
+        """Takes a push as soon as rounds are not held. Raises what ``Updates.take`` does."""
+        await self._hold.wait_to_push()
+        while True:
+            if self._is_free(self.updates.estimate_cost(push)):
+                outcome = self.updates.take(push, caller)
+            else:
+                outcome = await self._threads.write(lambda: self.updates.take(push, caller))
+            if outcome.reason != HELD:
+                return outcome
+            await self._hold.wait()
 
     async def prepare_pull(self, pull: PullRequest, caller: Claims) -> bool:
         """Brings this PS to the version that a pull in synchronous mode is for; False if it is to be asked again."""
@@ -177,19 +184,7 @@ class TrainingCalls:
         return self._threads.read(lambda: _encoded_if_large(codec.pull_frame(self._read(pull))))
 
     async def _push_later(self, push: PushRequest, caller: Claims) -> AnswerFrame:
-        return self._answer_push(await self._take(push, caller), caller)
-
-    async def _take(self, push: PushRequest, caller: Claims) -> PushOutcome:
-        """Takes a push as soon as rounds are not held."""
-        await self._hold.wait_to_push()
-        while True:
-            if self._is_free(self.updates.estimate_cost(push)):
-                outcome = self.updates.take(push, caller)
-            else:
-                outcome = await self._threads.write(lambda: self.updates.take(push, caller))
-            if outcome.reason != HELD:
-                return outcome
-            await self._hold.wait()
+        return self._answer_push(await self.take(push, caller), caller)
 
     def _push_and_read(self, push: PushRequest, pull: PullRequest, caller: Claims) -> Frame:
         return self._answer_both(self.updates.take(push, caller), pull)
@@ -205,7 +200,7 @@ class TrainingCalls:
     async def _push_pull_in_round(self, push: PushRequest, pull: PullRequest, caller: Claims) -> AnswerFrame:
         """In synchronous mode a pull comes after the end of the round that the push counts for."""
         self.require_first()
-        outcome = await self._take(push, caller)
+        outcome = await self.take(push, caller)
         self._waiter.note_push(caller.owner)
         if not outcome.accepted:
             return codec.push_pull_frame(outcome, None)

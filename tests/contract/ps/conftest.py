@@ -10,6 +10,7 @@ import pytest
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
+from elasticdl_ps import gateway
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import DenseInit, Partition
@@ -80,6 +81,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
         return verify(SECRET, token, job_id=JOB)
 
     server = make_server(ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], servicer, authenticate)
+    server.serve_too(gateway.SERVICE, servicer.published, gateway.NAME)
     address = listen(server, f"unix:{tmp_path}/ps.sock")
     await server.start()
     door = Door(address, partition, servicer)

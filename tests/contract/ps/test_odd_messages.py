@@ -24,7 +24,6 @@ SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 HEADERS = {
     "PushModel": "PushModelRequest",
     "PullDenseParameters": "PullRequest",
-    "PullEmbeddingVectors": "PullRequest",
     "Pull": "PullRequest",
     "PushGradients": "PushGradientsRequest",
     "PushGradientsInPieces": "PushGradientsRequest",
@@ -58,7 +57,7 @@ def good(method: str, folder: Path) -> list[Any]:
         "HoldRounds": [ps_pb2.HoldRoundsRequest(seconds=0.01)],
         "Pin": [ps_pb2.PinRequest(pin=1)],
     }
-    pulls = ("Pull", "PullEmbeddingVectors", "PullDenseParameters")
+    pulls = ("Pull", "PullDenseParameters")
     return [PULL] if method in pulls else found.get(method, [])
 
 

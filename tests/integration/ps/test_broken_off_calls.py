@@ -96,7 +96,6 @@ def unary(method: str, request: Any, caller: Claims = MASTER, *, use_async: bool
 
 unary("Status", ps_pb2.StatusRequest(model=True))
 unary("Pull", frame_of(pull()), WORKER)
-unary("PullEmbeddingVectors", frame_of(pull()), WORKER)
 unary("PushGradients", frame_of(push(1)), WORKER)
 unary("PushPull", frame_of(push_pull(1)), WORKER)
 unary("ClosedRounds", ps_pb2.ClosedRoundsRequest(since=0), WORKER, use_async=False)

@@ -142,6 +142,23 @@ class Partition:
             self.initialised = True
             return True
 
+    def add_tables(self, tables: Sequence[TableSpec]) -> None:
+        """Adds tables to a model; those that are there are left as they are.
+
+        Raises:
+            InvalidInputError: one cannot be held.
+            ConflictError: one is there with another dimension or initialiser.
+        """
+        _check_tables(tables)
+        with self._lock:
+            new = {spec.name: spec for spec in tables if spec.name not in self.tables}
+            for spec in tables:
+                if spec.name not in new and self.tables[spec.name].spec != spec:
+                    raise other_model(f"table {spec.name!r}", spec, self.tables[spec.name].spec)
+            made = {name: EmbeddingTable(spec, self.optimizer, self.kernels) for name, spec in new.items()}
+            self._set_policies(made)
+            self.tables = {**self.tables, **made}
+
     def require_initialised(self) -> None:
         """Refuses while there is no model.
 

@@ -58,6 +58,7 @@ class ParameterServerClient:
         owner, places = peek_owner(present()), list(addresses)
         if not places:
             raise InvalidInputError("there are no parameter servers to talk to", fix="give the address of each")
+        self._access = tuple(places), present, credentials
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._servers: LocalServers | None = None
@@ -113,6 +114,12 @@ class ParameterServerClient:
     @classmethod
     def _of(cls, access: ServerAccess, patience_s: float) -> Self:
         return cls(access.addresses, access.token, patience_s=patience_s, credentials=access.credentials)
+
+    @property
+    def access(self) -> ServerAccess:
+        """Addresses and a token with which other programs call the servers, such as by the published protocol."""
+        addresses, token, credentials = self._access
+        return ServerAccess(addresses, token(), credentials)
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
@@ -70,6 +70,24 @@ class Server:
         self._streams = streams
         self._sockets = sockets
         self._addresses: list[str] = []
+
+    def serve_too(self, service: ServiceDescriptor, servicer: object, name: str) -> None:
+        """Serves another service beside the first, before the start; its methods take the call's metadata, too.
+
+        Args:
+            service: its descriptor; unary methods only.
+            servicer: has an ``async def method(self, request, caller, metadata) -> response`` for each RPC.
+            name: under which it is called.
+        """
+        handlers = {
+            method.name: grpc.unary_unary_rpc_method_handler(
+                _unary(getattr(servicer, method.name), method.name, self._door, with_metadata=True),
+                _deserializer(method.input_type),
+                _serialize,
+            )
+            for method in service.methods
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
     def add_insecure_port(self, address: str) -> int:
         """Serves an address too, once started; returns its port."""
@@ -171,13 +189,17 @@ def _handler(
     if method.client_streaming and method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(_of_calls(behaviour, method.name, door, streams))
     deserialize = _deserializer(method.input_type)
-    serialize = as_message if is_frame(method.output_type) else lambda message: message.SerializeToString()
+    serialize = as_message if is_frame(method.output_type) else _serialize
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, method.name, door), deserialize, serialize)
     wrapped = _unary(behaviour, method.name, door)
     if method.client_streaming:
         return grpc.stream_unary_rpc_method_handler(wrapped, deserialize, serialize)
     return grpc.unary_unary_rpc_method_handler(wrapped, deserialize, serialize)
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
 
 
 def _deserializer(descriptor: Any) -> Callable[[bytes], Any] | None:
@@ -194,13 +216,16 @@ def _deserializer(descriptor: Any) -> Callable[[bytes], Any] | None:
     return deserialize
 
 
-def _unary(behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door) -> Callable[..., Any]:
+def _unary(
+    behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door, *, with_metadata: bool = False
+) -> Callable[..., Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
         try:
             caller = door.enter(context)
             _refuse_malformed(request)
+            more = (dict(context.invocation_metadata() or ()),) if with_metadata else ()
             with span(name, "rpc", alone=False):
-                return await behaviour(request, caller)
+                return await behaviour(request, caller, *more)
         except Exception as error:
             await _abort(context, error, name)
 
