@@ -2,7 +2,7 @@
 
 Those of OpenMP, which PyTorch computes with, turn in a loop for a while before they sleep. On a machine that other
 processes use as well that takes the time which the thread that they wait for needs: a step of a small model took 60
-times as long (ADR 46). So they sleep soon here.
+times as long (performance log, 46). So they sleep soon here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The amount of work of a model's operations, and whether a second thread is worth its while for them.
 
 Nothing here looks at a clock: the number of threads changes the last bits of sums, so it follows from the model and
-the size of a minibatch alone, the same in every worker and each time (ADR 63).
+the size of a minibatch alone, the same in every worker and each time (performance log, 63).
 """
 
 from __future__ import annotations
