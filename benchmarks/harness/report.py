@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 _VERSIONS = ("numpy", "numba", "grpcio", "tensorflow")
+_Point = tuple[float, float]
+_POINT = re.compile(r"[ML] (\S+) (\S+)")
 
 
 class Report:
@@ -78,7 +81,8 @@ class Report:
         path = self.results / f"{self.name}-{slug}.svg"
         figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
         # Matplotlib leaves blanks at the ends of lines.
-        path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+        lines = [line.rstrip() for line in path.read_text().splitlines()]
+        path.write_text("\n".join(drop_points_on_lines(lines)) + "\n")
         self._parts.append(f"![{caption}]({path.name})")
 
     def write(self) -> Path:
@@ -97,6 +101,33 @@ class Report:
         path.write_text("\n\n".join(parts) + "\n")
         self.say(f"report: {path}")
         return path
+
+
+def drop_points_on_lines(lines: Iterable[str]) -> list[str]:
+    """Drops points of an SVG's paths that lie on the straight line between their neighbours: the picture is the same.
+
+    Matplotlib keeps all of a filled area's points, which for steps of an hour by seconds is a megabyte.
+    """
+    kept: list[str] = []
+    points: list[_Point | None] = []
+    for line in lines:
+        found = _POINT.fullmatch(line)
+        point = None if found is None else (float(found[1]), float(found[2]))
+        # The last point begins no path, and lies between the one before it and this one.
+        while point and line[0] == kept[-1][:1] == "L" and _between(points[-2], points[-1], point):
+            kept.pop()
+            points.pop()
+        kept.append(line)
+        points.append(point)
+    return kept
+
+
+def _between(start: _Point | None, middle: _Point | None, end: _Point) -> bool:
+    if start is None or middle is None:
+        return False
+    (ax, ay), (bx, by), (cx, cy) = start, middle, end
+    on_line = abs((bx - ax) * (cy - ay) - (by - ay) * (cx - ax)) < 1e-9
+    return on_line and (bx - ax) * (bx - cx) <= 0 and (by - ay) * (by - cy) <= 0
 
 
 def machine() -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import Report, Sample, interleaved, measure, parse, plots, zipf_ids
+from benchmarks.harness.report import drop_points_on_lines
 
 pytestmark = pytest.mark.unit
 
@@ -140,3 +141,9 @@ def test_options_are_parsed_and_unknown_ones_refused(
     with pytest.raises(SystemExit):
         parse("What it does.", repeats=5)
     assert "--repeat" in capsys.readouterr().err
+
+
+def test_points_on_straight_lines_are_dropped_from_plots() -> None:
+    drawn = "<path\nM 0 0\nL 1 0\nL 1 0\nL 2 0\nL 3 0\nL 3 1\nL 3 0.5\nL 4 0.5\nM 5 0.5\nL 6 0.5\nz\n/>"
+    kept = "<path\nM 0 0\nL 3 0\nL 3 1\nL 3 0.5\nL 4 0.5\nM 5 0.5\nL 6 0.5\nz\n/>"
+    assert drop_points_on_lines(drawn.splitlines()) == kept.splitlines()
