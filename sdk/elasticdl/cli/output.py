@@ -144,13 +144,22 @@ WIDE_COLUMNS = 320
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str, width: int = 160) -> None:
-    """Prints rows under column titles, or a sentence when there are none."""
+    """Prints rows under column titles, or a sentence when there are none.
+
+    The first column, by which rows are named, stays on one line, and the others are as wide as their titles at
+    least: a narrow terminal breaks lines by itself, and what is copied from it is whole.
+    """
     console = stdout(width)
     listed = list(rows)
     if not listed:
         console.print(empty)
         return
-    console.print(table(columns, listed))
+    made = table(columns, listed)
+    name = next(index for index, title in enumerate(columns) if title)
+    made.columns[name].no_wrap = True
+    longest = [max(len(row[index]) for row in listed) if index <= name else 0 for index in range(len(columns))]
+    needed = sum(max(len(title), wide) + 2 for title, wide in zip(columns, longest, strict=True))
+    console.print(made, width=max(console.width, needed), crop=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Any:
