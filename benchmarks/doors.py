@@ -100,7 +100,7 @@ async def cluster() -> AsyncIterator[Api]:
         spec = await asyncio.to_thread(postgres.prepare)
         user = {"user": spec.user[0], "group": spec.user[1], "extra_groups": []} if spec.user else {}
         stack.enter_context(running(list(spec.argv), folder / "postgres.log", env=dict(spec.environment), **user))
-        await _until_there(postgres)
+        await until_there(postgres)
         data = folder / "data"
         data.mkdir()
         (data / "token").write_text(TOKEN)
@@ -118,7 +118,7 @@ async def cluster() -> AsyncIterator[Api]:
         yield Api(host, port, process.pid, postgres.url)
 
 
-async def _until_there(postgres: EmbeddedPostgres) -> None:
+async def until_there(postgres: EmbeddedPostgres) -> None:
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):

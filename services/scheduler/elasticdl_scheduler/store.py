@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import Select, delete, func, insert, or_, select, update
+from sqlalchemy import Select, Text, cast, delete, func, insert, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,7 +22,7 @@ from elasticdl_runtime import scheduling
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database, is_lock_timeout
-from elasticdl_runtime.database.transitions import add_event, in_seconds, transition
+from elasticdl_runtime.database.transitions import Start, add_events, in_seconds, rows_of, start_all
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.items import Items
 from elasticdl_runtime.telemetry import meters
@@ -33,7 +34,7 @@ PRUNED_AT_ONCE = 2000
 OVERTAKEN_S = 60.0
 """Seconds after the time that a reason names, from which on it is told anew."""
 
-Apply: TypeAlias = Callable[[AsyncConnection, str, Allocation, "Present"], Awaitable[bool | None]]
+Apply: TypeAlias = Callable[[AsyncConnection, Mapping[str, Allocation], "Present"], Awaitable[set[str]]]
 _log = structlog.get_logger(__name__)
 
 
@@ -96,6 +97,7 @@ class SchedulerStore:
         self._kinds: set[str] = set()
         self._keys: set[str] = set()
         self._past_until = 0.0
+        self._views: scheduling.Views = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
     async def read(self, capacity: CapacityInfo) -> Present:
@@ -159,7 +161,7 @@ class SchedulerStore:
         if not work:
             return 0
         try:
-            return await self._write(epoch, present, plan, work, self._apply)
+            return await self._write(epoch, present, plan, work, _apply)
         except FencedError:
             raise
         except Exception as error:
@@ -171,14 +173,10 @@ class SchedulerStore:
     async def _write(
         self, epoch: int, present: Present, plan: Plan, work: Mapping[str, Allocation], apply: Apply
     ) -> int:
-        changes: list[dict[str, Any]] = []
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
-            for job_id, allocation in work.items():
-                if (changed := await apply(connection, job_id, allocation, present)) is None:
-                    continue
-                if changed:
-                    changes.append(_change(job_id, allocation, present.targets[job_id]))
+            changed = await apply(connection, work, present)
+            changes = [_change(job_id, work[job_id], present.targets[job_id]) for job_id in work if job_id in changed]
             if changes:
                 await self._log(connection, epoch, present.snapshot, plan, changes)
             failpoint("scheduler.before_plan_commit")
@@ -194,68 +192,21 @@ class SchedulerStore:
                 self._unread.put_off(job_id, error)
 
     async def _apply_alone(
-        self, connection: AsyncConnection, job_id: str, allocation: Allocation, present: Present
-    ) -> bool | None:
-        """As ``_apply``; None for a job that cannot be changed, of which nothing is changed then."""
-        try:
-            async with connection.begin_nested():
-                changed = await self._apply(connection, job_id, allocation, present)
-        except Exception as error:
-            if connection.invalidated:
-                raise  # it is lost for all jobs
-            self._unchanged.put_off(job_id, error)
-            return None
-        self._unchanged.went_well(job_id)
+        self, connection: AsyncConnection, work: Mapping[str, Allocation], present: Present
+    ) -> set[str]:
+        """As ``_apply``, job by job; of one that cannot be changed nothing is changed, and it is put off."""
+        changed: set[str] = set()
+        for job_id, allocation in work.items():
+            try:
+                async with connection.begin_nested():
+                    changed |= await _apply(connection, {job_id: allocation}, present)
+            except Exception as error:
+                if connection.invalidated:
+                    raise  # it is lost for all jobs
+                self._unchanged.put_off(job_id, error)
+            else:
+                self._unchanged.went_well(job_id)
         return changed
-
-    async def _apply(
-        self, connection: AsyncConnection, job_id: str, allocation: Allocation, present: Present
-    ) -> bool:
-        """Changes one job; every statement is guarded, as its owner may have changed it since the snapshot.
-
-        Returns:
-            Whether its target or its state changed.
-        """
-        if present.states[job_id] is not JobState.QUEUED:
-            return await self._rescale(connection, job_id, allocation, present.targets[job_id])
-        if allocation.admitted:
-            return await self._admit(connection, job_id, allocation, present.targets[job_id])
-        waiting = update(t.jobs).where(t.jobs.c.id == job_id, t.jobs.c.state == JobState.QUEUED)
-        await connection.execute(waiting.values(_reason_columns(allocation)))
-        return False
-
-    async def _admit(self, connection: AsyncConnection, job_id: str, allocation: Allocation, before: int) -> bool:
-        """Starts a queued job: state, target and the launch of its master, in the transaction of the plan."""
-        reason = allocation.reason
-        admitted = await transition(
-            connection,
-            job_id,
-            JobState.QUEUED,
-            JobState.STARTING,
-            reason.text,
-            {"workers": allocation.workers, "code": str(reason.code)},
-            where=[t.jobs.c.desired == Desired.RUN],
-            values={"target_workers": allocation.workers, **_reason_columns(allocation)},
-        )
-        if admitted:
-            await _add_change(connection, job_id, "scaled", allocation, before)
-        return admitted
-
-    async def _rescale(self, connection: AsyncConnection, job_id: str, allocation: Allocation, before: int) -> bool:
-        """Changes the target of an admitted job, or asks it to leave."""
-        changes = {"target_workers": allocation.workers, **_reason_columns(allocation)}
-        if not allocation.admitted:
-            changes |= {"desired": Desired.EVICT, "target_workers": 0}
-        query = (
-            update(t.jobs)
-            .where(t.jobs.c.id == job_id, t.in_states(ADMITTED_STATES), t.jobs.c.desired == Desired.RUN)
-            .values(changes)
-        )
-        changed = bool((await connection.execute(query)).rowcount)
-        if not changed or (allocation.admitted and allocation.workers == before):
-            return False
-        await _add_change(connection, job_id, "scaled" if allocation.admitted else "evicting", allocation, before)
-        return True
 
     async def _log(
         self, connection: AsyncConnection, epoch: int, snapshot: Snapshot, plan: Plan, changes: list[dict[str, Any]]
@@ -264,7 +215,7 @@ class SchedulerStore:
             "epoch": epoch,
             "policy": plan.policy,
             "input_hash": snapshot.digest(),
-            "snapshot": snapshot.to_mapping(),
+            "snapshot": cast(literal(snapshot.as_json, Text), JSONB),
             "plan": plan.to_mapping(),
             "changes": changes,
         }
@@ -334,16 +285,76 @@ def _outdated(keep_days: float, keep_decisions: int) -> Select[tuple[int]]:
     return select(t.plans.c.id).where(outdated).order_by(t.plans.c.id).limit(PRUNED_AT_ONCE)
 
 
-def _reason_columns(allocation: Allocation) -> dict[str, Any]:
-    return {"target_reason": allocation.reason.text, "target_detail": allocation.reason.to_mapping()}
+async def _apply(connection: AsyncConnection, work: Mapping[str, Allocation], present: Present) -> set[str]:
+    """Changes jobs, all in a few statements, which are guarded: owners may have changed theirs since the snapshot.
+
+    Returns:
+        The ids of those whose target or state changed.
+    """
+    queued = {job_id for job_id in work if present.states[job_id] is JobState.QUEUED}
+    await _explain(connection, {i: one for i, one in work.items() if i in queued and not one.admitted})
+    changed = await _start(connection, {i: one for i, one in work.items() if i in queued and one.admitted})
+    for job_id in await _rescale(connection, {i: one for i, one in work.items() if i not in queued}):
+        if not work[job_id].admitted or work[job_id].workers != present.targets[job_id]:
+            changed.add(job_id)
+    events = [_event(i, one, present.targets[i]) for i, one in work.items() if i in changed]
+    await add_events(connection, events)
+    return changed
 
 
-async def _add_change(
-    connection: AsyncConnection, job_id: str, kind: str, allocation: Allocation, before: int
-) -> None:
+async def _explain(connection: AsyncConnection, work: Mapping[str, Allocation]) -> None:
+    """Tells queued jobs why they wait."""
+    if work:
+        given = rows_of(_columns(work))
+        query = update(t.jobs).where(t.jobs.c.id == given.pop("id"), t.jobs.c.state == JobState.QUEUED)
+        await connection.execute(query.values(given))
+
+
+async def _start(connection: AsyncConnection, work: Mapping[str, Allocation]) -> set[str]:
+    """Starts queued jobs: state, target and the launch of their masters, in the transaction of the plan."""
+    starts = [
+        Start(
+            job_id,
+            one.reason.text,
+            {"workers": one.workers, "code": str(one.reason.code)},
+            {
+                "target_workers": one.workers,
+                "target_reason": one.reason.text,
+                "target_detail": one.reason.to_mapping(),
+            },
+        )
+        for job_id, one in work.items()
+    ]
+    return await start_all(connection, starts, where=[t.jobs.c.desired == Desired.RUN])
+
+
+async def _rescale(connection: AsyncConnection, work: Mapping[str, Allocation]) -> list[str]:
+    """Changes the targets and reasons of admitted jobs, or asks them to leave; gives those that were still such."""
+    if not work:
+        return []
+    desired = [Desired.RUN if one.admitted else Desired.EVICT for one in work.values()]
+    workers = [one.workers if one.admitted else 0 for one in work.values()]
+    given = rows_of({**_columns(work), "target_workers": workers, "desired": desired})
+    query = (
+        update(t.jobs)
+        .where(t.jobs.c.id == given.pop("id"), t.in_states(ADMITTED_STATES), t.jobs.c.desired == Desired.RUN)
+        .values(given)
+        .returning(t.jobs.c.id)
+    )
+    return list((await connection.execute(query)).scalars())
+
+
+def _columns(work: Mapping[str, Allocation]) -> dict[str, list[Any]]:
+    """Columns that tell reasons."""
+    reasons = [one.reason for one in work.values()]
+    details = [reason.to_mapping() for reason in reasons]
+    return {"id": list(work), "target_reason": [reason.text for reason in reasons], "target_detail": details}
+
+
+def _event(job_id: str, allocation: Allocation, before: int) -> tuple[str, str, str, dict[str, Any]]:
     detail = allocation.reason.to_mapping() | {"from": before, "to": allocation.workers}
     message = f"workers {before} -> {allocation.workers}: {allocation.reason.text}"
-    await add_event(connection, job_id, kind, message, detail)
+    return job_id, "scaled" if allocation.admitted else "evicting", message, detail
 
 
 def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:

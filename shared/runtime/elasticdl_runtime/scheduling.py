@@ -52,6 +52,9 @@ BOUND_ERROR = 1.0
 QUOTA_LIMITS = ("weight", "guaranteed_slots", "max_slots")
 """Limits of a namespace that make its quota: it has one as soon as it has any of them."""
 
+Views = dict[str, tuple[tuple[Any, ...], JobView]]
+"""Jobs of a snapshot by id, each with all that it was made of."""
+
 MOST = 1e18
 """More than any job has or does: a status is its owner's to choose, and what is summed up must stay a number."""
 
@@ -251,6 +254,7 @@ def snapshot_of(
     quotas: Mapping[str, Quota],
     refused: Callable[[str, Exception], None] | None = None,
     works: Works = MappingProxyType({}),
+    views: Views | None = None,
 ) -> Snapshot:
     """The snapshot of one instant.
 
@@ -264,19 +268,30 @@ def snapshot_of(
         quotas: of teams.
         refused: gets the jobs that cannot be read, by id, and why.
         works: records of one pass over data that past jobs counted; what those of ``rows`` counted goes before.
+        views: jobs of the snapshot before, which stand where nothing changed; it gets those of this one.
     """
     places: dict[str, tuple[Place, ...]] = {}
     for use in sorted(capacity.device_uses):
         places[use.job_id] = (*places.get(use.job_id, ()), use.devices)
     jobs, held = {}, dict(capacity.used)
     known = {**works, **mean_work(reversed(rows))}
+    before = {} if views is None else dict(views)
     for row in rows:
+        job_id = row["id"]
         try:
-            jobs[row["id"]] = job_view(row, capacity.used, priors, known, places)
+            work, prior = known.get(row.get("data_key") or ""), priors.get(row["kind"])
+            basis = (row, capacity.used.get(job_id), prior, work, places.get(job_id))
+            seen = before.get(job_id)
+            same = seen is not None and seen[0] == basis
+            jobs[job_id] = seen[1] if seen and same else job_view(row, capacity.used, priors, known, places)
+            before[job_id] = (basis, jobs[job_id])
         except Exception as error:
             held[row["id"]] = max(held.get(row["id"], 0), row["target_workers"])
             if refused is not None:
                 refused(row["id"], error)
+    if views is not None:
+        views.clear()
+        views.update((job_id, before[job_id]) for job_id in jobs)
     # Slots of jobs that are over, or that are not in the database, cannot be given out until they are free.
     foreign = sum(slots for job_id, slots in held.items() if job_id not in jobs)
     leaving = [0] * len(capacity.devices)

@@ -9,8 +9,9 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import CapacityInfo
+from elasticdl_core.scheduling import JobView
 from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
-from elasticdl_runtime.scheduling import BOUND_ERROR, data_key, mean_speeds, mean_work, snapshot_of
+from elasticdl_runtime.scheduling import BOUND_ERROR, Views, data_key, mean_speeds, mean_work, snapshot_of
 
 pytestmark = pytest.mark.unit
 
@@ -112,6 +113,21 @@ def test_different_counts_widen_the_band() -> None:
     assert (same.records, other.records) == (100.0, 100.0)
     assert same.spread < 0.2 < 0.8 < other.spread
     assert expected_work([100.0] * 5 + [1e9]) == same, "the last ones"
+
+
+def test_a_job_that_did_not_change_is_the_same_object_in_the_next_snapshot() -> None:
+    """Ten thousand jobs were read anew in each pass, and a planner compared all of them."""
+    views: Views = {}
+
+    def read(*rows: dict[str, Any], used: int = 0) -> dict[str, JobView]:
+        capacity = CapacityInfo(4, {"a": used})
+        return dict(snapshot_of(0.0, rows, {}, capacity, {}, views=views).by_id)
+
+    before = read(row("a", counted(50.0)), row("b", data_key="e"), row("gone"))
+    after = read(row("a", counted(50.0, 10.0)), row("b", data_key="e"))
+    assert (after["a"].remaining_records, after["b"] is before["b"]) == (40.0, True)
+    assert read(row("a", counted(50.0, 10.0)), used=1)["a"].live_workers == 1
+    assert set(views) == {"a"}
 
 
 def test_jobs_of_other_data_have_other_keys() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -243,6 +244,7 @@ def test_snapshots_and_plans_survive_the_decision_log(snapshot: Snapshot) -> Non
     again = Snapshot.from_mapping(snapshot.to_mapping())
     assert again == snapshot
     assert again.digest() == snapshot.digest()
+    assert json.loads(snapshot.as_json) == json.loads(json.dumps(snapshot.to_mapping()))
     plan = policy_by_name("goodput").plan(snapshot)
     assert Plan.from_mapping(plan.to_mapping()) == plan
     assert policy_by_name("goodput").plan(again) == plan

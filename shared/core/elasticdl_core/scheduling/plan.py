@@ -117,13 +117,16 @@ class Plan:
 
     def to_mapping(self) -> dict[str, Any]:
         """The plan as JSON data, for the decision log."""
+        # Many that wait share one reason; ``allocations`` keeps each alive, so that its identity stays its own.
+        reasons = {id(one.reason): one.reason for one in self.allocations.values()}
+        told = {ref: reason.to_mapping() for ref, reason in reasons.items()}
         return {
             "policy": self.policy,
             "allocations": {
                 job_id: {
                     "workers": allocation.workers,
                     "admitted": allocation.admitted,
-                    "reason": allocation.reason.to_mapping(),
+                    "reason": told[id(allocation.reason)],
                 }
                 for job_id, allocation in self.allocations.items()
             },

@@ -7,6 +7,7 @@ clock, and a decision log can be read back into one: the same policy code runs o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,13 @@ class JobView:
         """The job a while later, by fields on which neither sizes nor speeds depend; cheap, as these are kept."""
         later = object.__new__(JobView)
         later.__dict__.update(self.__dict__, **changes)
+        later.__dict__.pop("as_json", None)
         return later
+
+    @cached_property
+    def as_json(self) -> str:
+        """The job as JSON text, fields at their defaults left out; most jobs are the same from pass to pass."""
+        return _to_json(_without_defaults(self))
 
     @property
     def smallest(self) -> int:
@@ -335,25 +342,50 @@ class Snapshot:
 
     def digest(self) -> str:
         """A hash of the input, by which the decision log tells equal inputs."""
-        text = json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(self.as_json.encode()).hexdigest()
+
+    @cached_property
+    def as_json(self) -> str:
+        """The text of ``to_mapping``, with sorted keys."""
+        capacity, now = _to_json(_without_defaults(self.capacity)), _to_json(self.now)
+        quotas = _to_json({team: _without_defaults(quota) for team, quota in self.quotas.items()})
+        jobs = ",".join([job.as_json for job in self.jobs])
+        return f'{{"capacity":{capacity},"jobs":[{jobs}],"now":{now},"quotas":{quotas}}}'
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _without_defaults(value: Any) -> Any:
     """A dataclass as JSON data without the fields that hold their default."""
-    if not dataclasses.is_dataclass(value):
+    if type(value) in _PLAIN:
+        return value
+    if not hasattr(value, "__dataclass_fields__"):
         if isinstance(value, Mapping):
             return {str(key): _without_defaults(item) for key, item in value.items()}
         if isinstance(value, tuple):
             return [_without_defaults(item) for item in value]
         return value
     result = {}
-    for f in dataclasses.fields(value):
-        item = getattr(value, f.name)
-        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-        if item != default:
-            result[f.name] = _without_defaults(item)
+    kind: Any = type(value)
+    for name, default in _defaults(kind):
+        item = getattr(value, name)
+        if item is not default and item != default:
+            result[name] = _without_defaults(item)
     return result
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+@functools.cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a dataclass with their defaults."""
+    return tuple(
+        (f.name, f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default)
+        for f in dataclasses.fields(kind)
+    )
 
 
 def _resources_from(mapping: Mapping[str, float] | None) -> Resources | None:

@@ -6,10 +6,29 @@ who changes a job's state does it through ``transition``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Insert, case, extract, func, insert, null, select, update
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    Insert,
+    Text,
+    case,
+    cast,
+    column,
+    extract,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -68,6 +87,74 @@ async def transition(
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A queued job that is to start.
+
+    Attributes:
+        job_id: the job.
+        reason: why, for people.
+        detail: goes into the event.
+        values: other columns of its row to set along; every start of a call sets the same ones.
+    """
+
+    job_id: str
+    reason: str
+    detail: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+
+async def start_all(
+    connection: AsyncConnection, starts: Sequence[Start], *, where: Sequence[ColumnElement[bool]] = ()
+) -> set[str]:
+    """Starts queued jobs, as ``transition`` starts one, in as many statements for many as for one.
+
+    Args:
+        connection: in a transaction; nothing is in force before it is committed.
+        starts: the jobs.
+        where: more conditions that their rows must meet.
+
+    Returns:
+        The ids of those that were as described, and start.
+    """
+    if not starts:
+        return set()
+    names = list(starts[0].values)
+    given = rows_of(
+        {"id": [one.job_id for one in starts], "reason": [one.reason for one in starts]}
+        | {name: [one.values[name] for one in starts] for name in names},
+    )
+    changes = _changes_of(JobState.QUEUED, JobState.STARTING) | {name: given[name] for name in ("reason", *names)}
+    query = (
+        update(t.jobs)
+        .where(t.jobs.c.id == given["id"], t.jobs.c.state == JobState.QUEUED, *where)
+        .values(state=JobState.STARTING, **changes)
+        .returning(t.jobs.c.id, t.jobs.c.master_incarnation)
+    )
+    incarnations = {row.id: row.master_incarnation for row in await connection.execute(query)}
+    started = [one for one in starts if one.job_id in incarnations]
+    if not started:
+        return set()
+    failpoint("scheduler.before_launch_intent")
+    intents = [_launch_intent(one.job_id, incarnations[one.job_id]) for one in started]
+    await connection.execute(upsert(t.launch_intents).on_conflict_do_nothing(index_elements=["id"]), intents)
+    moved = {"from": JobState.QUEUED, "to": JobState.STARTING}
+    await add_events(connection, [(one.job_id, "state", one.reason, {**one.detail, **moved}) for one in started])
+    return set(incarnations)
+
+
+def rows_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, ColumnElement[Any]]:
+    """Rows that a statement brings along, as values for columns of jobs; all columns are equally long."""
+    of_json = [name for name in columns if isinstance(t.jobs.c[name].type, JSONB)]
+    types = {name: Text() if name in of_json else t.jobs.c[name].type for name in columns}
+    told = {
+        name: list(map(json.dumps, columns[name])) if name in of_json else list(columns[name]) for name in columns
+    }
+    arrays = [cast(literal(told[name], ARRAY(types[name])), ARRAY(types[name])) for name in columns]
+    given = func.unnest(*arrays).table_valued(*map(column, types, types.values()), name="given").render_derived()
+    return {name: cast(given.c[name], JSONB) if name in of_json else given.c[name] for name in columns}
+
+
 async def _end_lives(connection: AsyncConnection, job_id: str, cause: EndCause, reason: str) -> None:
     """A job that is not at work has no processes: those that nobody saw end have ended now, its master above all."""
     mine = (t.processes.c.job_id == job_id) & t.processes.c.ended_at.is_(None)
@@ -83,16 +170,26 @@ async def add_launch_intent(
     An intent that is written already stands: a job that was evicted before its master was launched, and admitted
     again, needs no other one.
     """
-    process = ProcessId(job_id, Role.MASTER, 0, incarnation)
-    row = upsert(t.launch_intents).values(
-        id=str(process),
-        job_id=job_id,
-        role=str(process.role),
-        index=process.index,
-        incarnation=incarnation,
-        deliver_after=in_seconds(delay_s),
-    )
+    row = upsert(t.launch_intents).values(**_launch_intent(job_id, incarnation), deliver_after=in_seconds(delay_s))
     await connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
+
+
+def _launch_intent(job_id: str, incarnation: int) -> dict[str, Any]:
+    process = ProcessId(job_id, Role.MASTER, 0, incarnation)
+    return {
+        "id": str(process),
+        "job_id": job_id,
+        "role": str(process.role),
+        "index": process.index,
+        "incarnation": incarnation,
+    }
+
+
+async def add_events(connection: AsyncConnection, events: Sequence[tuple[str, str, str, Mapping[str, Any]]]) -> None:
+    """Writes what happened to jobs: job, kind, message and detail of each."""
+    names = ("job_id", "kind", "message", "detail")
+    if events:
+        await connection.execute(insert(t.events), [dict(zip(names, event, strict=True)) for event in events])
 
 
 async def add_event(
