@@ -97,6 +97,7 @@ class SchedulerStore:
         self._kinds: set[str] = set()
         self._keys: set[str] = set()
         self._past_until = 0.0
+        self._rows: snapshots.Rows = {}
         self._views: scheduling.Views = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
@@ -108,7 +109,7 @@ class SchedulerStore:
         """
         async with self._database.snapshot() as connection:
             now = await snapshots.read_now(connection)
-            rows = await snapshots.read_jobs(connection)
+            rows = await snapshots.read_jobs(connection, self._rows)
             namespaces = await snapshots.read_namespaces(connection)
             if now >= self._past_until:
                 self._priors, self._works, self._kinds, self._keys = {}, {}, set(), set()

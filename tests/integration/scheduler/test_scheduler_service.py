@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -17,6 +17,8 @@ from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job import JobState
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
+from elasticdl_runtime.database import snapshots
+from elasticdl_runtime.database.engine import Database
 from elasticdl_scheduler import loop
 
 pytestmark = pytest.mark.integration
@@ -127,6 +129,32 @@ async def test_quotas_of_namespaces_are_in_force_with_the_next_pass(world: Any) 
     assert await world.targets() == {"a": 2}
     written = json.loads(await world.sql.fetchval("SELECT quotas FROM scheduler_passes"))
     assert written["ads"] == {"weight": 1.0, "limit": 2.0}
+
+
+async def test_only_rows_that_somebody_wrote_are_read_again(world: Any) -> None:
+    """Each pass read and unpacked the status of all jobs."""
+    for job_id in ("a", "b", "c"):
+        await world.submit(job_id)
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    database, seen = Database(world.url), cast("snapshots.Rows", {})
+
+    async def read(known: snapshots.Rows | None = seen) -> dict[str, Any]:
+        async with database.snapshot() as connection:
+            return {row["id"]: row for row in await snapshots.read_jobs(connection, known)}
+
+    try:
+        first = await read()
+        await world.sql.execute("UPDATE jobs SET status = '{\"worker_seconds\": 7}' WHERE id = 'a'")
+        second = await read()
+        assert (second["a"]["status"], second["b"] is first["b"]) == ({"worker_seconds": 7}, True)
+        await scheduler.decide_once()
+        assert await read() == await read(None), "events that belong to a row are written with it"
+        await world.change("b", JobState.STARTING, JobState.CANCELLING, JobState.CANCELLED)
+        await world.submit("d")
+        assert list(await read()) == list(await read(None)) == list(seen) == ["a", "c", "d"]
+    finally:
+        await database.close()
 
 
 async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:

@@ -9,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Double, Text, bindparam, case, cast, extract, func, select, true
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Double,
+    Text,
+    any_,
+    bindparam,
+    case,
+    cast,
+    extract,
+    func,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import ADMITTED_STATES, LIVE_STATES, SUCCEEDED_STATES
@@ -24,14 +38,32 @@ LATEST_JOBS = 500
 """Ended jobs of any kind that what-if questions about a model may be answered by."""
 
 
+Rows = dict[str, tuple[str, Mapping[str, Any]]]
+"""Rows of jobs by id, each with the transaction that wrote it last: whoever changes what is read writes the row."""
+
+
 async def read_now(connection: AsyncConnection) -> float:
     """Seconds since the epoch, by Postgres' clock."""
     return float((await connection.execute(select(_seconds(func.now())))).scalar_one())
 
 
-async def read_jobs(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
-    """The jobs that are not over, the oldest first."""
-    return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
+async def read_jobs(connection: AsyncConnection, seen: Rows | None = None) -> Sequence[Mapping[str, Any]]:
+    """The jobs that are not over, the oldest first.
+
+    Args:
+        connection: of one snapshot.
+        seen: rows that were read before, which stand where nobody wrote them since; it gets those of this time.
+    """
+    if seen is None:
+        return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
+    versions = {row.id: row.version for row in await connection.execute(_VERSIONS)}
+    stale = [job_id for job_id, version in versions.items() if job_id not in seen or seen[job_id][0] != version]
+    found = await connection.execute(_STALE, {"ids": stale}) if stale else None
+    fresh = {row["id"]: dict(row) for row in found.mappings()} if found is not None else {}
+    rows = {job_id: (version, fresh.get(job_id) or seen[job_id][1]) for job_id, version in versions.items()}
+    seen.clear()
+    seen.update(rows)
+    return [row for _, row in rows.values()]
 
 
 async def read_namespaces(connection: AsyncConnection) -> Sequence[Mapping[str, Any]]:
@@ -102,6 +134,12 @@ def _jobs_query() -> Any:
 
 
 _JOBS = _jobs_query()
+_VERSIONS = (
+    select(t.jobs.c.id, literal_column("jobs.xmin::text").label("version"))
+    .where(t.in_states(LIVE_STATES))
+    .order_by(t.jobs.c.created_at, t.jobs.c.id)
+)
+_STALE = _JOBS.where(t.jobs.c.id == any_(cast(bindparam("ids"), ARRAY(Text))))
 _NAMESPACES = select(t.namespaces.c.name, t.namespaces.c.limits)
 _SPEEDS = (
     select(t.jobs.c.kind, t.jobs.c.status["throughput"].label("throughput"))
