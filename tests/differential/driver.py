@@ -295,7 +295,7 @@ class Bench:
 
         (place / "zoo" / f"{row.name}.py").write_text(row.source)
         data = (row.data or columns)(place, alike)
-        return {
+        spec = {
             **BASE,
             "model_def": f"{row.name}.{row.model}",
             "model_zoo": str(place / "zoo"),
@@ -304,6 +304,7 @@ class Bench:
             **row.spec,
             **fields,
         }
+        return {name: value for name, value in spec.items() if value is not None}
 
 
 def waiting() -> str:
