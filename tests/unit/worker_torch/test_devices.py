@@ -29,6 +29,7 @@ from elasticdl_worker.trainers.torch.device import (
     run_backward,
     seed_of,
 )
+from elasticdl_worker.trainers.torch.model.calling import map_tensors
 
 pytestmark = pytest.mark.unit
 META = torch.device("meta")
@@ -209,3 +210,22 @@ def test_the_generator_of_the_accelerator_is_seeded() -> None:
         seed_of(device)(7)
         drawn.append(torch.randn(4, device=device).cpu())
     assert torch.equal(*drawn)
+
+
+class Attributes(dict[str, Any]):
+    """A library's kind of ``dict``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def test_kinds_of_dicts_stay_what_they_are() -> None:
+    """The loss of a part asked a plain ``dict`` for ``predictions.logits``."""
+    given = Attributes(logits=torch.ones(2), inner=Attributes(more=torch.zeros(3)))
+    for made in (place(given, META), map_tensors(torch.Tensor.detach, given)):
+        assert made is not given and type(made.inner) is Attributes
+        assert (made.logits.shape, made.inner.more.shape) == ((2,), (3,))
+    assert given.logits.device == HOST

@@ -171,7 +171,13 @@ def place(values: Any, device: torch.device, placed: MutableMapping[int, torch.T
     if not isinstance(values, type) and callable(getattr(values, "to", None)):
         return values.to(device)  # a PackedSequence, or a minibatch with a method of its own
     if isinstance(values, Mapping):
-        return {key: place(value, device, placed) for key, value in values.items()}
+        moved = {key: place(value, device, placed) for key, value in values.items()}
+        if type(values) is dict:
+            return moved
+        kind: Any = copy.copy(values)  # what a library made of a ``dict``: its kind has attributes
+        for key, value in moved.items():
+            kind[key] = value
+        return kind
     if isinstance(values, tuple | list):
         made = [place(value, device, placed) for value in values]
         if hasattr(values, "_fields"):

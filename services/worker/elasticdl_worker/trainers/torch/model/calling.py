@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -86,9 +87,15 @@ def leaves(values: Tensors) -> list[torch.Tensor]:
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], values: Tensors) -> Tensors:
-    """Nested tensors with a function applied to each."""
+    """Nested tensors with a function applied to each; what a library made of a ``dict`` keeps its kind."""
     if isinstance(values, Mapping):
-        return {key: map_tensors(function, value) for key, value in values.items()}
+        mapped = {key: map_tensors(function, value) for key, value in values.items()}
+        if type(values) is dict:
+            return mapped
+        twin: Any = copy.copy(values)
+        for key, value in mapped.items():
+            twin[key] = value
+        return twin
     if isinstance(values, tuple | list):
         made = [map_tensors(function, value) for value in values]
         if hasattr(values, "_fields"):

@@ -1,0 +1,125 @@
+"""Modules as people write them end as the plain framework does over the same records, and alike in all ways."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticdl.callbacks import GradientClipping
+from tests.differential.data import MINIBATCH, NAMES, table
+from tests.differential.driver import BASE, Bench, Outcome, Row, differences
+from tests.differential.written import keras_modules, torch_modules
+from tests.fakes.frameworks import NEEDS_TORCH
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore"),
+]
+SEED, EPOCHS = BASE["seed"], BASE["num_epochs"]
+CLOSE = 1e-5
+METADATA = SimpleNamespace(column_names=NAMES)
+Values = dict[str, np.ndarray[Any, Any]]
+
+
+def _defined(source: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "plain"}
+    exec(compile(source, "plain", "exec"), names)
+    return names
+
+
+def plain_torch(source: str) -> Values:
+    """The state of the model that a plain loop trains."""
+    import torch
+    from torch.utils.data import default_collate
+
+    torch.manual_seed(SEED)
+    module = _defined(source)
+    records = [dict(zip(NAMES, record, strict=True)) for record in table()]
+    samples = list(module["feed"](iter(records), "training", METADATA))
+    batches = [default_collate(samples[at : at + MINIBATCH]) for at in range(0, len(samples), MINIBATCH)]
+    torch.manual_seed(SEED)
+    model = module["forward"]()
+    call = (lambda x: model(**x)) if isinstance(batches[0][0], dict) else model
+    with torch.no_grad():
+        call(batches[0][0])  # lazy layers
+    made = module["optimizer"]
+    optimizer = made(model) if made.__code__.co_argcount else made()(model.parameters())
+    clipping = next((one for one in module.get("callbacks", list)() if isinstance(one, GradientClipping)), None)
+    schedule = module.get("rate")
+    for step, (features, labels) in enumerate(batches * EPOCHS):
+        if schedule is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = schedule(step)
+        optimizer.zero_grad()
+        module["loss"](labels, call(features)).backward()
+        if clipping is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clipping.max_norm)
+        optimizer.step()
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+def plain_keras(source: str, local: Outcome) -> tuple[Values, Values]:
+    """The weights that a plain loop ends with, and those that the local run exported."""
+    import tensorflow as tf
+
+    def make() -> tuple[dict[str, Any], Any]:
+        tf.keras.backend.clear_session()
+        tf.keras.utils.set_random_seed(SEED)
+        module = _defined(source)
+        tf.keras.utils.set_random_seed(SEED)
+        return module, module["forward"]()
+
+    module, model = make()
+    optimizer = module["optimizer"]()
+    data = module["feed"](tf.data.Dataset.from_tensor_slices(np.array(table())), "training", METADATA)
+    for features, labels in data.batch(MINIBATCH).repeat(EPOCHS):
+        with tf.GradientTape() as tape:
+            predictions = model(features, training=True)
+            loss = tf.add_n([module["loss"](labels, predictions), *model.losses])
+        # Keras' optimizers treat an id that a minibatch has twice as two gradients; ours is that of the row.
+        gradients = map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    _, twin = make()
+    twin(features)
+    twin.load_weights(local.output / "model.keras")
+    expected, found = ({f"weight {n}": one for n, one in enumerate(each.get_weights())} for each in (model, twin))
+    return expected, found
+
+
+def _assert_close(found: Values, expected: Values) -> None:
+    assert found.keys() >= expected.keys()
+    for name, value in expected.items():
+        scale = max(1.0, float(np.abs(value).max(initial=0.0))) if value.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=CLOSE * scale, err_msg=name)
+
+
+def _assert_alike(bench: Bench, row: Row, local: Outcome) -> None:
+    assert differences(row, local, bench.cluster(row, workers=1)) == []
+    assert differences(row, local, bench.group(row)) == []
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("name", torch_modules.MODULES)
+def test_torch_as_written(bench: Bench, name: str) -> None:
+    source = torch_modules.HEAD + torch_modules.MODULES[name]
+    row = Row(f"written_{name}", source, "written", {"export_formats": "safetensors"}, tolerance=CLOSE)
+    local = bench.local(row)
+    assert local.error == ("", "")
+    _assert_close(local.weights, plain_torch(source))
+    _assert_alike(bench, row, local)
+
+
+@pytest.mark.parametrize("name", keras_modules.MODULES)
+def test_keras_as_written(bench: Bench, name: str) -> None:
+    source = keras_modules.HEAD + keras_modules.MODULES[name]
+    row = Row(f"written_{name}", source, "written", tolerance=CLOSE)
+    local = bench.local(row)
+    assert local.error == ("", "")
+    expected, found = plain_keras(source, local)
+    _assert_close(found, expected)
+    _assert_alike(bench, row, local)
