@@ -507,7 +507,10 @@ def containers(arguments: list[str]) -> int:
         say("making images of Debian's packages")
         if result := run([ROOT / "tests" / "containers" / "debian" / "make-images.sh"], timeout=INSTALL_TIMEOUT_S):
             return result
-        env = {f"{name.upper()}_IMAGE": f"elasticdl-test/{name}" for name in ("python", "postgres", "redis")}
+        env = {
+            f"{name.upper()}_IMAGE": f"elasticdl-test/{name}"
+            for name in ("python", "postgres", "redis", "prometheus")
+        }
     return run([BIN / "python", "-m", "pytest", *(arguments or ["tests/containers"])], env=env)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.chaos.counting import MODULES, TASK, submitted, until
-from tests.containers.containers import SERVICES, Containers, JobInContainers, in_containers
+from tests.containers.containers import SERVICES, UP_S, Containers, JobInContainers, in_containers
 from tests.containers.engine import lacking, run
 from tests.e2e.local_cluster import ROOT
 from tests.e2e.test_documents import commands
@@ -61,6 +61,22 @@ def test_nothing_answers_but_the_api_on_loopback_with_a_token(cluster: Container
         urllib.request.urlopen(f"{cluster.environment['ELASTICDL_API_URL']}/jobs", timeout=10)
     with refused.value:
         assert refused.value.code == 401
+
+
+def test_prometheus_collects_with_a_token_of_its_own(cluster: Containers) -> None:
+    cluster.up()
+    token = cluster.cli("tokens", "create", "prometheus", "--cluster").stdout
+    (cluster.checkout / "deploy" / "docker" / "secrets" / "prometheus_token").write_text(token)
+    profile = ("--profile", "observability")
+    cluster.compose(*profile, "up", "--no-build", "--wait", "prometheus", timeout=UP_S)
+    query = ("exec", "prometheus", "wget", "--quiet", "--output-document=-")
+
+    def collected() -> bool:
+        said = cluster.compose(*profile, *query, "http://127.0.0.1:9090/api/v1/query?query=up{job='elasticdl'}")
+        return [one["value"][1] for one in json.loads(said)["data"]["result"]] == ["1"]
+
+    until(collected, "Prometheus has collected from the api")
+    cluster.compose(*profile, "rm", "--stop", "--force", "prometheus")
 
 
 def test_a_job_outlives_each_container_all_of_them_the_engine_and_down(cluster: Containers) -> None:

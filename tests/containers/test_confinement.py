@@ -34,6 +34,8 @@ USERS = "".join(
         "root": "0:0",
         "postgres": "70:70",
         "redis": "999:1000",
+        "nobody": "65534:65534",
+        "grafana": "472:0",
         "elasticdl": "10001:10001",
     }.items()
 )

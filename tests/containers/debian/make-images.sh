@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes what docker-compose.yml takes from a registry out of Debian's packages, for machines that reach no registry:
-# elasticdl-test/python, elasticdl-test/postgres and elasticdl-test/redis. Needs root, debootstrap and docker.
+# elasticdl-test/python, postgres, redis and prometheus. Needs root, debootstrap and docker.
 set -eu
 
 suite=${1:-bookworm}
@@ -14,6 +14,6 @@ debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv "$s
 cat /etc/ssl/certs/ca-certificates.crt >"$folder/root/etc/ssl/certs/ca-certificates.crt"
 rm -rf "$folder/root/var/cache/apt/archives" "$folder/root/var/lib/apt/lists"
 tar --directory "$folder/root" --create . | docker import --change 'CMD ["/bin/sh"]' - elasticdl-test/python >/dev/null
-for name in postgres redis; do
+for name in postgres redis prometheus; do
     docker build --quiet --tag "elasticdl-test/$name" --target "$name" "$here" >/dev/null
 done

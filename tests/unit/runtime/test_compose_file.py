@@ -123,8 +123,8 @@ def test_nothing_begins_as_root_but_the_nodes_entry_point() -> None:
     """Ours are somebody else by their images (see below)."""
     asked = {name: service.get("user", "") for name, service in COMPOSE["services"].items()}
     assert asked == {"postgres": "postgres", "redis": "redis", "api": "", "scheduler": "", "node": "0:0"} | {
-        "prometheus": "65534:65534",
-        "grafana": "472:0",
+        "prometheus": "nobody",
+        "grafana": "grafana",
     }
 
 
