@@ -122,7 +122,8 @@ class WindowedDataReader(DataReader):
         rows = places if series.order is None else series.order[places]
         needed, at = np.unique(rows, return_inverse=True)
         found = self.rows.read_numbers(name, needed.tolist())
-        return [[found[i] for i in one] for one in at.reshape(rows.shape)]
+        # A feed may change what it gets, and windows overlap.
+        return [[_own(found[i]) for i in one] for one in at.reshape(rows.shape)]
 
     def read_ranges(self, ranges: Sequence[ShardLike]) -> list[Record]:
         """The windows of several ranges, one range after the other."""
@@ -167,6 +168,10 @@ class WindowedDataReader(DataReader):
     ) -> _Series:
         windows = np.maximum(0, (sizes - self._window) // self._stride + 1)
         return _Series(np.cumsum(windows), firsts, rows, order)
+
+
+def _own(row: Record) -> Record:
+    return list(row) if isinstance(row, list) else row
 
 
 def _positive(params: Mapping[str, Any], key: str, default: int | None) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,61 @@ def test_who_has_no_descriptor_free_for_a_while_takes_members_in_afterwards(
         for _ in range(2 * lobby._GREETING):
             lobbies[0].accept(full)
     assert form(lobbies) == ["shared_memory", "shared_memory"]
+
+
+@contextlib.contextmanager
+def connected(work: Callable[[socket.socket], None]) -> Iterator[tuple[socket.socket, list[BaseException]]]:
+    """A connection to a member that works on its end of it; and the errors that it ended with."""
+    errors: list[BaseException] = []
+    ours, theirs = socket.socketpair()
+
+    def member() -> None:
+        with theirs:
+            try:
+                work(theirs)
+            except BaseException as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=member)
+    with ours:
+        ours.settimeout(FORMING_S)
+        theirs.settimeout(FORMING_S)
+        thread.start()
+        yield ours, errors
+    thread.join()
+
+
+HELLO = Hello.decode(json.dumps(GREETING).encode())
+
+
+def _said(connection: socket.socket) -> bytes:
+    return handshake.read_message(connection, handshake.deadline_of(connection))
+
+
+def test_two_members_show_that_they_know_the_secret() -> None:
+    with connected(lambda connection: handshake.answer(connection, SECRET, _said(connection))) as (ours, errors):
+        handshake.greet(ours, SECRET, HELLO)
+    assert errors == []
+
+
+def test_who_accepts_lets_nobody_in_without_the_secret() -> None:
+    """Neither with another one, nor with the code that the member itself has just shown."""
+    for other in (True, False):
+        with connected(lambda connection: handshake.answer(connection, SECRET, _said(connection))) as (ours, errors):
+            handshake.write_message(ours, HELLO.encode())
+            shown = _said(ours)
+            nonce, proof = shown[:16], shown[16:]
+            own = handshake.prove(b"another secret", "connects", HELLO.encode(), nonce)
+            handshake.write_message(ours, own if other else proof)
+            with pytest.raises(ConnectionError):
+                _said(ours)
+        assert [type(error) for error in errors] == [RefusedError]
+
+
+def test_who_connects_tells_nothing_to_one_without_the_secret() -> None:
+    with connected(lambda connection: handshake.greet(connection, SECRET, HELLO)) as (ours, errors):
+        first, nonce = _said(ours), bytes(16)
+        handshake.write_message(ours, nonce + handshake.prove(b"another secret", "accepts", first, nonce))
+        with pytest.raises(ConnectionError):
+            _said(ours)
+    assert [type(error) for error in errors] == [RefusedError]

@@ -43,6 +43,14 @@ def test_others_take_room_and_our_workers_do_not() -> None:
     assert slots([node("a"), node("b", cpu="2500m")], others) == 4
 
 
+def test_what_a_pod_needs_at_its_start_only_is_not_added_to_the_rest() -> None:
+    other = pod("a", "1")
+    other["spec"]["initContainers"] = [{"resources": {"requests": {"cpu": cpu}}} for cpu in ("2", "1500m")]
+    assert slots([node("a")], [other]) == 2
+    other["spec"]["overhead"] = {"cpu": "1"}
+    assert slots([node("a")], [other]) == 1
+
+
 @pytest.mark.parametrize(
     "closed",
     [

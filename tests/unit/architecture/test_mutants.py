@@ -39,7 +39,9 @@ def test_each_fault_can_be_planted(mutant) -> None:
 
 def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
     names = [mutant.name for mutant in TABLE]
-    assert len(names) == len(set(names)) >= 70
+    assert len(names) == len(set(names)) >= 125
+    planted = [(mutant.file, mutant.old, mutant.new) for mutant in TABLE]
+    assert len(planted) == len(set(planted)), "a fault counts once"
 
 
 def test_a_fault_whose_text_is_gone_is_an_error() -> None:

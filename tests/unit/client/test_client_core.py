@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from elasticdl.client.endpoint import Endpoint, find_endpoint
 from elasticdl.client.messages import NoResponse, Request, Response
 from elasticdl.client.problems import error_of
-from elasticdl.client.retry import RetryPolicy
+from elasticdl.client.retry import Patience, RetryPolicy
 from elasticdl.client.sse import Message, SseDecoder
+from elasticdl.client.transport import no_response_of, trusts_environment
 from elasticdl.client.views import Job
 from elasticdl_core.errors import (
     ConflictError,
@@ -76,6 +78,36 @@ def test_only_what_may_be_repeated_is(outcome: Response | NoResponse, idempotent
     policy = RetryPolicy(attempts=2)
     assert (policy.pause(request, outcome, 0) is not None) is again
     assert policy.pause(request, outcome, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "sent"),
+    [
+        (httpx.ConnectError("refused"), False),
+        (httpx.ConnectTimeout(""), False),
+        (httpx.PoolTimeout("all are busy"), False),
+        (httpx.ReadTimeout(""), True),
+        (httpx.WriteError("broken pipe"), True),
+        (httpx.RemoteProtocolError("hung up"), True),
+    ],
+)
+def test_what_may_have_reached_the_server_counts_as_sent(error: httpx.HTTPError, sent: bool) -> None:
+    found = no_response_of(error)
+    assert found.sent is sent and found.message
+
+
+def test_patience_is_whole_again_with_each_answer() -> None:
+    patience = Patience(10.0)
+    assert not patience.over(asked_at=0.0, now=9.0)
+    patience.answered()
+    assert not patience.over(asked_at=20.0, now=29.0)
+    assert patience.over(asked_at=28.0, now=30.0), "it counts from the first question without an answer"
+
+
+def test_this_machines_own_cluster_is_asked_past_all_proxies() -> None:
+    assert not trusts_environment(Endpoint("http://127.0.0.1:8000", "token"))
+    assert not trusts_environment(Endpoint("https://localhost:8000", "token"))
+    assert trusts_environment(Endpoint("https://api.example.org", "token"))
 
 
 def test_the_server_may_say_how_long_to_wait_within_reason() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import SpecError
-from elasticdl_core.group.member import Book, Compute, Consult, FoundGroup, Gather, GroupMember, GroupWishes
+from elasticdl_core.group.member import (
+    Book,
+    Compute,
+    Consult,
+    DiffersError,
+    FoundGroup,
+    Gather,
+    GroupMember,
+    GroupWishes,
+    Receive,
+)
 from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import ComputePass, Entry, Step, StepCourse, deal
 from elasticdl_core.job import JobSpec
@@ -242,3 +252,59 @@ def test_a_group_makes_no_update_past_the_version_at_which_an_evaluation_is_due(
     wishes = [at_two, at_two, at_two, at_two, at_three, at_three, GroupWishes(regroup=True, pause_at=3)]
     assert [step.number for step in _steps_of(member, alone, iter(wishes))] == [1, 2, 3]
     assert member.book.version == 3
+
+
+def test_a_newcomer_does_not_hold_the_model_while_the_state_is_on_its_way() -> None:
+    """The generation may end before its first step: what the newcomer has by then is no model."""
+    member, both = GroupMember("new", 4, 8), Orders(2, ("old", "new"), 1, is_over=False, regroup=False)
+    course = StepCourse(4, 8)
+    course.add([_entry(0, 0, 16)])
+    running = member.enter(both)
+    gather = next(running)
+    assert isinstance(gather, Gather)
+    old = {"holds": True, "steps": 3, "known": 1, "left": 1, "keeps": False}
+    receive = running.send([old, gather.data])
+    assert isinstance(receive, Receive) and (receive.source, receive.need) == (0, "stream")
+    running.send(Book(course, 3).to_json())
+    running.close()
+    member.finished = 2
+    assert not member.holds_for(Orders(3, ("old", "new"), 2, is_over=False, regroup=False))
+
+
+def test_what_a_member_held_before_a_generation_that_it_missed_counts_no_more() -> None:
+    member = GroupMember("old", 4, 8)
+    member.holds = True
+    for finished, base, counts in ((4, 4, True), (3, 4, False), (4, 0, False)):
+        member.finished = finished
+        assert member.holds_for(Orders(5, ("old", "new"), base, is_over=False, regroup=False)) is counts
+
+
+@pytest.mark.parametrize(("digests", "out"), [("aba", (1,)), ("abb", (0,)), ("ab", (1,))])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_differs_from_most_or_from_the_oldest_holds_the_model_no_more(
+    digests: str, out: tuple[int, ...], rank: int
+) -> None:
+    names = ("x", "y", "z")[: len(digests)]
+    member = GroupMember(names[rank], 4, 8)
+    member.holds, member.finished = True, 1
+    member.book.course.add([_entry(0, 0, 16)])
+    running = member.enter(Orders(2, names, 1, is_over=False, regroup=False))
+    operation: Any = next(running)
+    result: Any = [operation.data] * len(names)
+    with pytest.raises(DiffersError):
+        while True:
+            operation = running.send(result)
+            if isinstance(operation, Consult):
+                result = GroupWishes()
+            elif isinstance(operation, Compute):
+                result = {"fed": 2, "rows": 2, "skips": [], "seconds": 0.0, "digest": digests[rank]}
+            elif "digest" in operation.data:
+                result = [{**operation.data, "digest": digest} for digest in digests]
+            else:
+                lead = operation.data["lead"] or {
+                    **dict.fromkeys(("regroup", "drop", "pin", "limit", "pause_at"), 0),
+                    "entries": [], "acknowledged": [], "solo": {}, "save": None, "dealt": [0, 1, 0, 1],
+                }  # fmt: skip
+                result = [{"lead": lead}] * len(names)
+    assert member.suspects == out
+    assert member.holds is (rank not in out)

@@ -66,9 +66,10 @@ def test_any_text_is_found_and_read_as_the_csv_module_reads_it(
     assert list(reader.read_records(Shard(path, start, end))) == rows[start:end]
 
 
-def test_a_block_border_may_fall_anywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["\r\n\r\n\n", "\r\n", ""])
+def test_a_block_border_may_fall_anywhere(ending: str, tmp_path: Path) -> None:
     rows = [["a", "x\ny"], ["", '"'], ["é", "1,2"], ["z", ""]]
-    text = "\n\r\n" + _text(rows, "\r\n") + "\r\n\n"
+    text = "\n\r\n" + _text(rows, "\r\n").removesuffix("\r\n") + ending
     path = _file(tmp_path / "f.csv", text)
     for block_bytes in range(4, len(text.encode()) + 2):
         index = csv_index.build_index(path, Dialect(), with_header=False, block_bytes=block_bytes)

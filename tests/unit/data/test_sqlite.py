@@ -29,6 +29,7 @@ def database(tmp_path: Path) -> Path:
             CREATE TABLE "no key" (v INT, code TEXT, other TEXT);
             CREATE UNIQUE INDEX by_code ON "no key" (code);
             CREATE UNIQUE INDEX some ON "no key" (other) WHERE v > 0;
+            CREATE INDEX plain ON clicks (name);
             INSERT INTO "no key" VALUES (1, 'z', NULL), (NULL, 'y', NULL), ('three', 'x', 'o');
             CREATE TABLE pairs (a INT, b INT, PRIMARY KEY (a, b)) WITHOUT ROWID;
             CREATE TABLE empty (v INT);
@@ -73,6 +74,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(database: Pat
         ("seen", {}, "no key of one column"),
         ("clicks&key=age", {}, "the key 'age' has no unique index"),
         ("no%20key&key=other", {}, "the key 'other' has no unique index"),
+        ("clicks&key=name", {}, "the key 'name' has no unique index"),
         ("clicks&key=none", {}, "there is no column 'none'"),
         ("empty", {}, "the table has no row"),
         ("no%20key", {"columns": ["v"]}, r"row 1: column 'v' has no value \(NULL\)"),
@@ -125,3 +127,17 @@ def test_other_files_and_those_out_of_reach_are_refused(database: Path, tmp_path
             rows(own)
     finally:
         files.confine(None)
+
+
+def test_rows_written_into_the_log_beside_the_file_are_a_change(database: Path) -> None:
+    """Where others write with a log, the file itself stays as it is until it takes the log in."""
+    with contextlib.closing(sqlite3.connect(database)) as others:
+        others.execute("PRAGMA journal_mode=WAL")
+        reader = create_data_reader(url(database, "clicks"))
+        (shard,) = reader.create_shards()
+        before = files.stamp(str(database))
+        with others:
+            others.execute("UPDATE clicks SET age = 31 WHERE id = 7")
+        assert files.stamp(str(database)) == before
+        with pytest.raises(DataError, match=r"was changed.*a log of"):
+            list(reader.read_records(shard))

@@ -231,3 +231,15 @@ def test_footers_are_all_looked_at_and_empty_files_pass(tmp_path: Path) -> None:
     shards = list(create_data_reader(str(tmp_path)).create_shards())
     assert [shard.records for shard in shards] == [number % 3 for number in range(40) if number % 3]
     assert Shard(str(tmp_path / "05.parquet"), 0, 2) in shards
+
+
+@pytest.mark.parametrize("name", ["lists", "vectors"])
+def test_what_a_feed_does_to_a_record_is_not_in_the_next_one(name: str, tmp_path: Path) -> None:
+    array, wanted, _ = VALUES[name]
+    reader = create_data_reader(write(tmp_path / "a.parquet", pa.table({"v": array})))
+    (shard,) = reader.create_shards()
+    for _ in range(3):  # the group is kept from epoch to epoch
+        found = [record["v"] for record in reader.read_records(shard)]
+        assert [one.tolist() for one in found] == wanted
+        for one in found:
+            one *= 2

@@ -91,3 +91,12 @@ def test_a_window_beyond_the_end_is_an_error(tmp_path: Path) -> None:
     reader = create_data_reader(str(tmp_path), None, {"window": 3})
     with pytest.raises(DataError, match="has 2 windows"):
         list(reader.read_records(Shard(str(path), 1, 3)))
+
+
+def test_what_a_feed_does_to_a_row_is_not_in_the_windows_that_overlap(tmp_path: Path) -> None:
+    """A feed that took the target off each row (``row.pop()``) took another column off it in the next window."""
+    write(tmp_path / "a.csv", range(6))
+    reader = create_data_reader(str(tmp_path), None, {"window": 3})
+    (shard,) = reader.create_shards()
+    for window in reader.read_records(shard):
+        assert [row.pop() for row in window] == [str(int(row[0]) * 10) for row in window]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elasticdl_core.group.member import Book
+from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import StepCourse
 from elasticdl_core.job import JobSpec
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.lifecycle import within
 from elasticdl_worker.group.attendance import Attendance
-from elasticdl_worker.master.client import LeasedTask, MasterClient
+from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective
+from elasticdl_worker.master.group_client import Told
 from elasticdl_worker.master.session import Session
 from tests.fakes.master import FakeMaster
 
@@ -114,3 +120,56 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
         await client.close()
         await master.stop()
     assert [ended for ended in master.ended if ended] == [[token]]
+
+
+@pytest.fixture
+async def member() -> AsyncIterator[tuple[Attendance, Session]]:
+    """A member in the first generation, which hears what the test says."""
+    client = MasterClient("127.0.0.1:9", lambda: "token", patience_s=1)
+    session = Session(client)
+    attendance = Attendance(client, session, OWNER, b"here", lambda reason: None)
+    attendance.enter(1, holds=True)
+    yield attendance, session
+    await client.close()
+
+
+def told(generation: int, **more: Any) -> Told:
+    orders = Orders(generation, (OWNER,), generation - 1, is_over=False, regroup=False)
+    return Told(generation, orders, [b"here"], b"", False, WorkerDirective.CONTINUE, **more)
+
+
+async def test_an_answer_of_before_that_comes_late_is_not_heard(member: tuple[Attendance, Session]) -> None:
+    """Calls overtake each other: who has urgent news does not wait for the answer of the call before."""
+    attendance, _ = member
+    attendance._hear(told(2, limit=7))
+    attendance._hear(told(1, limit=5))
+    assert attendance.wishes(Book(StepCourse(1, RECORDS)), 2).limit == 7
+
+
+async def test_an_evaluation_and_a_share_are_asked_for_once_in_a_generation(
+    member: tuple[Attendance, Session],
+) -> None:
+    attendance, _ = member
+    book, task = Book(StepCourse(1, RECORDS)), Task(TaskId(TaskType.EVALUATION, 3, 0, 0, 8), Shard("data", 0, 8))
+    solo = [LeasedTask(task, "1.9.x")]
+    given = []
+    for generation in (1, 1, 2):
+        attendance.enter(generation, holds=True)
+        for order in (3, 3, 4):
+            attendance._hear(told(generation, solo=solo, save={"order": order}))
+            for _ in range(3):  # an answer is looked at before each step until the next one comes
+                wishes = attendance.wishes(book, generation)
+                given.append((len(wishes.solo), wishes.save and wishes.save["order"]))
+    evaluations, orders = zip(*given, strict=True)
+    assert [number for number, count in enumerate(evaluations) if count] == [0, 9, 18], "anew in each generation"
+    assert [order for order in orders if order] == [3, 4], "a share is written once"
+
+
+async def test_who_is_to_leave_hands_the_model_on_first(member: tuple[Attendance, Session]) -> None:
+    attendance, session = member
+    session.request_drain()
+    attendance._hear(told(2))
+    found = attendance.next_orders(1)
+    assert found is not None and found.orders.generation == 2, "another member waits for the model"
+    attendance._hear(Told(3, told(2).orders, [b"here"], b"", True, WorkerDirective.CONTINUE))
+    assert attendance.next_orders(2) is None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from elasticdl.data import create_data_reader
+from elasticdl.data import Shard, create_data_reader, tfrecord
 from elasticdl_core.errors import DataError
 from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.shuffling import RecordOrder, cut
-from elasticdl_worker.trainers.open_blocks import KEPT_BYTES, OpenBlocks, weigh
+from elasticdl_worker.trainers.open_blocks import KEPT_BYTES, SKIPPED, OpenBlocks, read_ranges, weigh
 
 pytestmark = pytest.mark.unit
 
@@ -171,3 +172,12 @@ def test_records_are_weighed_by_what_they_hold() -> None:
     assert weigh(["a" * 10] * 20) > 20 * 50
     assert weigh({"image": b"x" * 5000, "label": 1}) > 5000
     assert weigh(lambda: 0) == KEPT_BYTES, "nobody knows: none is kept"
+
+
+@pytest.mark.parametrize("ranges", [[(0, 8)], [(0, 3), (3, 8)], [(4, 7), (1, 2)]])
+def test_a_damaged_record_leaves_the_others_in_their_places(ranges: list[tuple[int, int]], tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(tfrecord.encode_record(b"%d" % n) for n in range(8)).replace(b"5", b"x"))
+    reader = create_data_reader(str(path), None, {"on_corrupt": "skip"})
+    found = read_ranges(reader, [Shard(str(path), start, end) for start, end in ranges])
+    assert found == [SKIPPED if n == 5 else b"%d" % n for start, end in ranges for n in range(start, end)]

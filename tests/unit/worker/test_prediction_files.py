@@ -56,6 +56,18 @@ def test_a_long_name_of_the_data_does_not_make_one_that_is_too_long(tmp_path: Pa
     assert len(file["name"]) < 200
 
 
+def test_data_of_one_name_in_two_folders_makes_two_files(tmp_path: Path) -> None:
+    sink = PredictionWriter(module(), tmp_path, 0)
+    for folder in ("2024-01", "2024-02"):
+        with sink.write_task(Shard(f"/data/{folder}/part.csv", 0, 4)) as write:
+            write(OUTPUTS, 0, 4)
+    origins = set()
+    for file in sink.take_new():
+        with np.load(file["path"]) as found:
+            origins |= set(found["file"].tolist())
+    assert origins == {"/data/2024-01/part.csv", "/data/2024-02/part.csv"}
+
+
 def test_files_whose_names_cannot_be_listed_are_renamed(tmp_path: Path) -> None:
     """A line break in its name made an artifact that was listed and could not be fetched."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/d\xff")

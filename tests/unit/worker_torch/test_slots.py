@@ -18,7 +18,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "RAdam": {"betas": (0.8, 0.9)},
     "Adamax": {},
     "Adagrad": {"lr_decay": 0.2, "initial_accumulator_value": 0.1},
-    "SGD": {"momentum": 0.9},
+    "SGD": {"momentum": 0.9, "dampening": 0.5},
     "RMSprop": {},
     "SparseAdam": {},
 }
