@@ -31,8 +31,8 @@ class Killed:
         self.gone.set()
 
 
-def entry(job_id: str) -> Any:
-    process = ProcessId(job_id, Role.WORKER, 0, 0)
+def entry(job_id: str, index: int = 0) -> Any:
+    process = ProcessId(job_id, Role.WORKER, index, 0)
     child: Any = Killed()
     return ProcessEntry(ProcessSpec(process), ProcessStatus(process, ProcessState.RUNNING), child)
 
@@ -41,7 +41,7 @@ async def test_a_job_whose_disk_cannot_be_seen_keeps_no_other_from_its_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "QUOTA_CHECK_S", 0.01)
-    hidden, full = entry("hidden-aaaaaa"), entry("full-aaaaaa")
+    hidden, full, other = entry("hidden-aaaaaa"), entry("full-aaaaaa"), entry("full-aaaaaa", 1)
 
     def look(job_id: str, workers: Any, uid: int | None) -> OverQuota | None:
         if job_id == "hidden-aaaaaa" and not full.child.gone.is_set():
@@ -50,11 +50,12 @@ async def test_a_job_whose_disk_cannot_be_seen_keeps_no_other_from_its_quota(
 
     quotas: Any = SimpleNamespace(look=look)
     directories = AgentDirectories(tmp_path, tmp_path / "run")
-    for one in (hidden, full):
-        directories.log_file(one.spec.id).parent.mkdir(parents=True)
-    watch = LimitWatch(directories, lambda: [hidden, full], lambda spec: None, range(0), quotas)
+    for one in (hidden, full, other):
+        directories.log_file(one.spec.id).parent.mkdir(parents=True, exist_ok=True)
+    watch = LimitWatch(directories, lambda: [hidden, full, other], lambda spec: None, range(0), quotas)
     try:
         await within(full.child.gone.wait(), 60)
+        assert other.child.gone.is_set(), "all workers of a job are ended for what it takes"
         await within(hidden.child.gone.wait(), 60)
     finally:
         await watch.close()

@@ -49,10 +49,10 @@ def test_pages_together_are_the_list(numbers: set[int], limit: int) -> None:
     rows = sorted(numbers)
     seen: list[int] = []
     token: str | None = None
-    while True:
+    pages = max(1, -(-len(rows) // limit))
+    for number in range(1, pages + 1):
         page, token = TOKENS.cut("rows", rows, lambda row: row, limit, token)
         assert len(page) <= limit
+        assert (token is None) is (number == pages), "the last page says so, also a full one"
         seen += page
-        if token is None:
-            break
     assert seen == rows

@@ -85,7 +85,9 @@ def test_a_stream_is_opened_anew(api: FakeApi, client: Client) -> None:
     next(updates)
     next(updates)
     _forked(lambda: list(updates)[-1].ended or os._exit(1))
+    assert api.streams_served == {"a": 2}, "the child has one of its own"
     assert list(updates)[-1].ended
+    assert api.streams_served == {"a": 2}, "and the parent goes on with its own"
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,17 @@ def test_pacing_waits_for_slots_that_are_still_held(snapshot: Snapshot, data: st
     assert held.slots <= before.capacity.total.slots + 1e-6
 
 
+def test_slots_of_workers_that_are_leaving_are_given_out_once_they_have_left() -> None:
+    def running(job_id: str, most: int, live: int) -> JobView:
+        return JobView(
+            job_id, max_workers=most, state=JobState.RUNNING, current_workers=1, live_workers=live, started_at=1.0
+        )
+
+    for live, targets in ((3, {"shrunk": 1, "grows": 1}), (1, {"shrunk": 1, "grows": 3})):
+        snapshot = Snapshot(10_000.0, (running("shrunk", 1, live), running("grows", 3, 1)), Capacity.of_slots(4))
+        assert pace(snapshot, policy_by_name("fair").plan(snapshot)).targets() == targets
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(snapshot=snapshots())
 def test_snapshots_and_plans_survive_the_decision_log(snapshot: Snapshot) -> None:
