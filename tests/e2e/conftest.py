@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.local_cluster import Cluster, user_environment
+from tests.integration.conftest import postgres_server
+
+__all__ = ["cluster", "digits", "postgres_server"]
 
 
 @pytest.fixture(scope="session")

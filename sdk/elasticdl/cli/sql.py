@@ -43,7 +43,11 @@ def sql(
     ] = None,
     source: Annotated[
         str,
-        typer.Option("--source", metavar="URL", help="The source of the rows: sqlite:///FILE."),
+        typer.Option(
+            "--source",
+            metavar="URL",
+            help="The source of the rows: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+        ),
     ] = "",
     models: Annotated[Path, typer.Option("--models", metavar="DIR", help="Folder of the models.")] = Path("models"),
     local: Annotated[

@@ -19,11 +19,12 @@ from elasticdl.data import fingerprints, steady
 from elasticdl.data.columns import Columns, ColumnSpec, python_column, type_words
 from elasticdl.data.database_reader import DatabaseReader
 from elasticdl.data.errors import DataError, ReaderParamsError
+from elasticdl.data.postgres_connection import CONNECT_S, connect_read_only, refuse_passwords
 from elasticdl.data.reader import Metadata, Shard
 
 PAGE = 8192
 _FORM = "postgresql://USER@HOST/DATABASE?table=NAME, and &key=COLUMN where the table has no primary key of one column"
-_CONNECT_S, _STATEMENT_S = 30.0, 600.0
+_STATEMENT_S = 600.0
 _KEYS = ("int2", "int4", "int8", "text", "varchar", "uuid", "date", "timestamp", "timestamptz")
 _INTEGERS = {"int2": "int16", "int4": "int32", "int8": "int64"}
 _NUMBERS = {**_INTEGERS, "float4": "float32", "float8": "float64"}
@@ -170,12 +171,8 @@ class PostgresDataReader(DatabaseReader):
         asyncpg = importlib.import_module("asyncpg")
 
         async def ask() -> list[Any]:
-            async with asyncio.timeout(_CONNECT_S):
-                connection = await asyncpg.connect(
-                    self._dsn, timeout=_CONNECT_S, command_timeout=_STATEMENT_S, statement_cache_size=0,
-                    server_settings={"default_transaction_read_only": "on", "TimeZone": "UTC", "DateStyle": "ISO",
-                                     "IntervalStyle": "postgres", "application_name": "elasticdl"},
-                )  # fmt: skip
+            async with asyncio.timeout(CONNECT_S):
+                connection = await connect_read_only(self._dsn, _STATEMENT_S)
             try:
                 return list(await connection.fetch(statement, *values))
             finally:
@@ -313,11 +310,7 @@ def _parsed(url: str) -> tuple[str, str, dict[str, str]]:
     given = parse_qsl(parts.query, keep_blank_values=True)
     asked = {name: value for name, value in given if name in ("table", "key", "until")}
     rest = [(name, value) for name, value in given if name not in asked]
-    if parts.password is not None or any("pass" in name.lower() for name, _ in rest):
-        raise ReaderParamsError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: holds a password, which would be kept with the job",
-            fix="leave it out, and put it into a file that PGPASSFILE names where the workers run",
-        )
+    refuse_passwords(parts, [name for name, _ in rest])
     names = [name for name, _ in given]
     if not asked.get("table") or not parts.path.strip("/") or len(set(names)) != len(names):
         raise ReaderParamsError(f"{url}: is no table of a database", fix=f"write {_FORM}")

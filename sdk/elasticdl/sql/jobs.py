@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elasticdl.sql.databases import KNOWN
 from elasticdl.sql.grammar import Statement
 from elasticdl.sql.lexing import refusal, suggest
 from elasticdl.sql.modules import MODELS, options_of, write_module
@@ -76,7 +77,7 @@ def compile_statement(
 
     Args:
         statement: to train, evaluate or predict.
-        source: where the rows are: ``sqlite:///FILE``.
+        source: where the rows are: ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``.
         models: the folder of the models, one folder each.
         scratch: where the rows go, if the job is only to be shown; else they go into the model's folder.
 
@@ -216,4 +217,4 @@ def refuse_source(source: str) -> None:
         InvalidInputError: there is none.
     """
     if not source:
-        raise InvalidInputError("there is no --source", fix="say where the rows are: --source sqlite:///FILE")
+        raise InvalidInputError("there is no --source", fix=f"say where the rows are: --source {KNOWN}")

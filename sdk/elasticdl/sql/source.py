@@ -7,22 +7,16 @@ import csv
 import hashlib
 import math
 import os
-import sqlite3
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elasticdl.sql.databases import dialect_of, open_selection, plain_value
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_runtime import durable
-from elasticdl_runtime.home import expand_home
 
-_DIALECT = "sqlite"
-_PREFIX = "sqlite:///"
 _MOST_VALUES = 10_000
-_PORTION = 1_000
 
 
 @dataclass
@@ -98,8 +92,12 @@ class SelectedRows:
     rows: int
 
 
-def check_select(select: str) -> None:
+def check_select(select: str, dialect: str = "sqlite") -> None:
     """Checks that a SELECT is one statement that reads.
+
+    Args:
+        select: the SELECT.
+        dialect: whose SQL it is, by sqlglot's name.
 
     Raises:
         InvalidInputError: it does not parse, or it would write.
@@ -109,7 +107,7 @@ def check_select(select: str) -> None:
     from sqlglot.errors import SqlglotError
 
     try:
-        parsed = [one for one in sqlglot.parse(select, read=_DIALECT) if one is not None]
+        parsed = [one for one in sqlglot.parse(select, read=dialect) if one is not None]
     except SqlglotError as error:
         told = getattr(error, "errors", None) or [{}]
         place = f"line {told[0].get('line', 1)}, column {told[0].get('col', 1)}: "
@@ -128,7 +126,7 @@ def take_snapshot(
     """Writes the rows of a SELECT to a file.
 
     Args:
-        url: ``sqlite:///FILE``.
+        url: ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``.
         select: the SELECT.
         folder: where the file goes.
         order: the columns that are needed, in the order that they are to have; all, as they come, if empty.
@@ -136,9 +134,9 @@ def take_snapshot(
 
     Raises:
         InvalidInputError: the SELECT cannot be run, or lacks a column.
-        DataError: there are no rows.
+        DataError: there are no rows, or the database cannot be reached.
     """
-    check_select(select)
+    check_select(select, dialect_of(url))
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".partial-{os.getpid()}.csv"
     with contextlib.ExitStack() as undo:
@@ -153,27 +151,21 @@ def _write_rows(
     url: str, select: str, path: Path, order: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, Column], int]:
     """Writes the rows; what is known of their columns, and how many there are."""
-    with closing(_connect(url)) as connection, path.open("w", newline="", encoding="utf-8") as file:
-        until = time.monotonic() + timeout_s
-        connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
-        try:
-            cursor = connection.execute(select)
-            names = [one[0] for one in cursor.description]
-            wanted = list(order or names)
-            _check_names(names, wanted)
-            places = [names.index(name) for name in wanted]
-            columns = {name: Column(name) for name in wanted}
-            writer, rows = csv.writer(file, lineterminator="\n"), 0
-            for row in _rows(cursor):
-                chosen = [row[place] for place in places]
-                for column, value in zip(columns.values(), chosen, strict=True):
-                    column.add(value)
-                writer.writerow(["" if value is None else value for value in chosen])
-                rows += 1
-        except (sqlite3.Error, sqlite3.Warning) as error:
-            if time.monotonic() > until:
-                raise InvalidInputError(f"the SELECT took over {timeout_s:g} s", fix="select fewer rows") from None
-            raise InvalidInputError(f"the database refuses the SELECT: {error}", fix="correct the SELECT") from None
+    with (
+        open_selection(url, select, timeout_s) as (names, found),
+        path.open("w", newline="", encoding="utf-8") as file,
+    ):
+        wanted = list(order or names)
+        _check_names(names, wanted)
+        places = [names.index(name) for name in wanted]
+        columns = {name: Column(name) for name in wanted}
+        writer, rows = csv.writer(file, lineterminator="\n"), 0
+        for row in found:
+            chosen = [plain_value(names[place], row[place]) for place in places]
+            for column, value in zip(columns.values(), chosen, strict=True):
+                column.add(value)
+            writer.writerow(["" if value is None else value for value in chosen])
+            rows += 1
     return columns, rows
 
 
@@ -205,17 +197,3 @@ def _check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
     lacking = [name for name in wanted if name not in names]
     if lacking:
         raise InvalidInputError(f"the SELECT lacks the columns {', '.join(lacking)}", fix="select them")
-
-
-def _connect(url: str) -> sqlite3.Connection:
-    if not url.startswith(_PREFIX):
-        raise InvalidInputError(f"the source {url!r} is not known", fix="give sqlite:///FILE")
-    path = expand_home(url.removeprefix(_PREFIX)).absolute()
-    if not path.is_file():
-        raise InvalidInputError(f"there is no database {path}", fix="check the path behind sqlite:///")
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-
-
-def _rows(cursor: sqlite3.Cursor) -> Iterator[Sequence[Any]]:
-    while portion := cursor.fetchmany(_PORTION):
-        yield from portion
