@@ -201,6 +201,8 @@ def _check_option(statement: Statement, name: str, value: Any, offset: int) -> N
     fits, example = {
         "hidden_units": (isinstance(value, list) and bool(value) and all(map(whole, value)), "[64, 32]"),
         "n_classes": (whole(value) and value > 1, "2"),
+        "vector_size": (whole(value) and value <= 1_000, "8"),
+        "cross_layers": (whole(value) and value <= 100, "3"),
         "learning_rate": (
             isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf,
             "0.001",

@@ -10,15 +10,63 @@ from elasticdl.sql.grammar import Call, Statement
 from elasticdl.sql.lexing import refusal, suggest
 from elasticdl.sql.source import Column
 
-MODELS: Mapping[str, tuple[bool, bool, bool]] = {
-    "DNNClassifier": (True, False, True),
-    "DNNRegressor": (True, False, False),
-    "LinearClassifier": (False, True, True),
-    "LinearRegressor": (False, True, False),
-    "WideAndDeepClassifier": (True, True, True),
-    "WideAndDeepRegressor": (True, True, False),
+
+@dataclass(frozen=True)
+class _Family:
+    """A kind of premade models.
+
+    Attributes:
+        parts: its parts that take columns.
+        options: what WITH may set, and its default.
+        before: lines between the columns of ``deep`` and its hidden layers.
+        summed: the names whose projections are the output, in their sum.
+        functions: what ``before`` calls.
+        fewest: how many columns ``deep`` needs.
+    """
+
+    parts: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    before: str = ""
+    summed: tuple[str, ...] = ()
+    functions: str = ""
+    fewest: int = 1
+
+
+_HIDDEN: Mapping[str, Any] = {"hidden_units": [64, 32]}
+_DEEPFM = """\
+    linear = deep
+    pairs = interactions(features, {vector_size})
+"""
+_INTERACTIONS = '''
+
+def interactions(features, size):
+    """Products of all pairs of vectors, one a column, in sum (Guo et al. 2017): half of squared sum less squares."""
+    vectors = keras.ops.stack(
+        [one if one.shape[-1] == size else keras.layers.Dense(size, use_bias=False)(one) for one in features], axis=1
+    )
+    squared_sum = keras.ops.square(keras.ops.sum(vectors, axis=1))
+    return 0.5 * (squared_sum - keras.ops.sum(keras.ops.square(vectors), axis=1))
+'''
+_DCN = """\
+    first = cross = deep
+    for _ in range({cross_layers}):
+        cross = first * keras.layers.Dense(first.shape[-1])(cross) + cross  # Wang et al. 2021
+"""
+_FAMILIES: Mapping[str, _Family] = {
+    "DNN": _Family(("deep",), _HIDDEN),
+    "Linear": _Family(("wide",)),
+    "WideAndDeep": _Family(("deep", "wide"), _HIDDEN),
+    "DeepFM": _Family(
+        ("deep",), {**_HIDDEN, "vector_size": 8}, _DEEPFM, ("linear", "pairs", "deep"), _INTERACTIONS, 2
+    ),
+    "DCN": _Family(("deep",), {**_HIDDEN, "cross_layers": 3}, _DCN, ("cross", "deep")),
 }
-"""Premade models: whether they have hidden layers, a linear part, and classes."""
+MODELS: Mapping[str, tuple[_Family, bool]] = {
+    name + kind: (family, kind == "Classifier")
+    for name, family in _FAMILIES.items()
+    for kind in ("Classifier", "Regressor")
+}
+"""Premade models: their family, and whether they have classes."""
 _PARTS = {"": ("deep", "wide"), "deep_embeddings": ("deep",), "dnn_feature_columns": ("deep",),
           "wide_embeddings": ("wide",), "linear_feature_columns": ("wide",)}  # fmt: skip
 _NUMBERS = ("NUMERIC", "DENSE")
@@ -231,7 +279,7 @@ def write_module(
     Raises:
         InvalidInputError: a description fits no column, or the label cannot be learned.
     """
-    deep, wide, classifies = MODELS[statement.subject]
+    family, classifies = MODELS[statement.subject]
     writer = _Writer(statement, columns)
     label = statement.label
     if label not in columns:
@@ -245,25 +293,28 @@ def write_module(
         if target not in _PARTS:
             fix = suggest(target, list(_PARTS)[1:])
             raise refusal(statement.text, calls[0].offset, f"the model has no input {target}", fix)
-        if target and not {"deep": deep, "wide": wide}[_PARTS[target][0]]:
+        if target and _PARTS[target][0] not in family.parts:
             raise refusal(statement.text, calls[0].offset, f"{statement.subject} has no input {target}",
                           "write COLUMN without FOR, or train a model with both")  # fmt: skip
         for call in calls:
             feature = writer.feature(call)
             for part in _PARTS[target]:
                 parts[part].append(feature)
-    parts = {part: parts[part] for part, has in (("deep", deep), ("wide", wide)) if has}
+    parts = {part: parts[part] for part in family.parts}
     if not all(parts.values()):
         raise refusal(statement.text, statement.offset, f"{statement.subject} has a part without columns",
                       "write COLUMN without FOR, or one for each part")  # fmt: skip
+    if len(parts.get("deep", ())) < family.fewest and "deep" in parts:
+        raise refusal(statement.text, statement.offset, f"{statement.subject} takes products of columns",
+                      f"name {family.fewest} or more, or train a DNN")  # fmt: skip
     names = [*dict.fromkeys(_column_of(one) for one in writer.inputs)]
     return _text(statement, writer, parts, classes, options), [*names, label], classes
 
 
 def options_of(model: str) -> tuple[str, ...]:
     """The options of a model that WITH may set."""
-    deep, _, classifies = MODELS[model]
-    return ("learning_rate", *("hidden_units",) * deep, *("n_classes",) * classifies)
+    family, classifies = MODELS[model]
+    return ("learning_rate", *family.options, *("n_classes",) * classifies)
 
 
 def _column_of(name: str) -> str:
@@ -304,7 +355,7 @@ LABEL = {label!r}
 def concatenate(features):
     features = [keras.ops.cast(one, "float32") for one in features]
     return features[0] if len(features) == 1 else keras.layers.Concatenate()(features)
-
+{functions}
 
 def forward():
     inputs = {{
@@ -366,11 +417,14 @@ def _text(
         value = f"column[{_column_of(name)!r}]"
         read = f"tf.strings.to_number({value})" if numeric else value
         reads.append(f"            {name!r}: {read}[tf.newaxis],")
+    family, _ = MODELS[statement.subject]
+    chosen = {**family.options, **options}
     for part, features in parts.items():
-        body += [f"    {part} = concatenate(", "        [", *(f"            {one}," for one in features)]
-        body += ["        ]", "    )"]
+        body += ["    features = [", *(f"        {one}," for one in features), "    ]"]
+        body.append(f"    {part} = concatenate(features)")
         if part == "deep":
-            body.append(f"    for units in {options.get('hidden_units', [64, 32])!r}:")
+            body += family.before.format(**chosen).splitlines()
+            body.append(f"    for units in {chosen['hidden_units']!r}:")
             body.append('        deep = keras.layers.Dense(units, activation="relu")(deep)')
     layers = ", ".join(sorted(writer.used))
     return _MODULE.format(
@@ -381,7 +435,8 @@ def _text(
         classes=f"CLASSES = {classes!r}\n" if classes else "",
         inputs="\n".join(inputs),
         body="\n".join(body),
-        outputs=" + ".join(f"keras.layers.Dense({len(classes) or 1})({part})" for part in parts),
+        functions=family.functions,
+        outputs=" + ".join(f"keras.layers.Dense({len(classes) or 1})({part})" for part in family.summed or parts),
         rate=options.get("learning_rate", 0.001),
         reads="\n".join(reads),
         **(_CLASSIFIER if classes else _REGRESSOR),

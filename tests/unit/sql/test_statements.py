@@ -192,6 +192,11 @@ UNFIT = [
     (f"SELECT * FROM people TO TRAIN LinearClassifier WITH hidden_units=[3] {END}", "no attribute hidden_units"),
     ("SELECT * FROM people TO TRAIN DNNRegressor WITH n_classes=3 LABEL age INTO m", "no attribute n_classes"),
     (f"{TRAIN} WITH learning_rate=1e999 {END}", "is no learning_rate"),
+    (f"SELECT * FROM people TO TRAIN DeepFMClassifier COLUMN age {END}", "name 2 or more"),
+    (f"SELECT * FROM people TO TRAIN DCNClassifier COLUMN age FOR wide_embeddings {END}", "has no input wide_embeddings"),
+    (f"SELECT * FROM people TO TRAIN DCNClassifier WITH cross_layers=0 {END}", "is no cross_layers"),
+    (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH vector_size=[8] {END}", "is no vector_size"),
+    (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH cross_layers=3 {END}", "no attribute cross_layers"),
     # models that are not there
     ("SELECT * FROM people TO PREDICT t.y USING m", "there is no model m"),
     ("SELECT * FROM people TO EVALUATE m LABEL high", "there is no model m"),
