@@ -2,7 +2,8 @@
 
 ``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
 
-- ``{"event": "started", "message"}``: how many records an update has, and how many updates an epoch
+- ``{"event": "started", "message"}``: how many records an update has, and how many updates an epoch; then, where
+  tables have rows that an update may leave alone, by which rule they move
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "last_loss", "learning_rate",
   "training_metrics", "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches, the metrics are those
   of every ``log_loss_steps``-th
@@ -198,7 +199,7 @@ class _LocalRun:
         total = spec.num_epochs * sum(shard.records for shard in shards)
         progress = LocalProgress(self._emit, total, spec.log_loss_steps)
         updates = course.begin(shards, progress)
-        self._tell_start(shards)
+        self._tell_start(shards, getattr(trainer, "rule_of_rows", ""))
         metrics: dict[str, float] = {}
         stopped, evaluated_at, evaluations = "", -1, 0
         checkpoints = None
@@ -272,13 +273,15 @@ class _LocalRun:
         trainer = self._trainer(source)
         return _Course(reader, trainer, functools.partial(self._as_a_whole, trainer, source))
 
-    def _tell_start(self, shards: Sequence[Shard]) -> None:
-        """Says how large updates are, and how many an epoch has."""
+    def _tell_start(self, shards: Sequence[Shard], rule_of_rows: str) -> None:
+        """Says how large updates are, how many an epoch has, and which rows of tables an update moves."""
         spec = self._spec
         where = f"in this process, as by {ALL_REDUCE}" if spec.by_group else "in this process"
         updates = sum(-(-shard.records // self._records_per_update) for shard in shards)
         told = words_of_updates(replace(spec, get_model_steps=1), updates, where)
         self._emit({"event": "started", "message": told})
+        if rule_of_rows:
+            self._emit({"event": "started", "message": rule_of_rows})
 
     def _in_parts(self, group: LocalGroup, shards: list[Shard], progress: LocalProgress) -> _Updates:
         spec = self._spec

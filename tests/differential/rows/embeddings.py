@@ -47,13 +47,10 @@ def policy(name: str, **spec: object) -> Row:
 
 
 def optimized(name: str, optimizer: str, **more: object) -> Row:
-    """A row that trains a table with an optimizer; each minibatch has all its ids.
-
-    Those that are not in a minibatch stay as they are on parameter servers, and move on under Keras' momentum.
-    """
+    """A row that trains a table with an optimizer; a minibatch has some of its ids, and the others stay as they are."""
     return row(
         f"table_{name}",
-        ids(SMALL, FLAT),
+        ids(f"h = {KERAS}(h)", FLAT),
         f"def optimizer():\n    return keras.optimizers.{optimizer}",
         spec=TABLES,
         **more,
@@ -150,6 +147,21 @@ ROWS = [
     optimized("clipvalue", "SGD(0.1, clipvalue=0.01)"),
     optimized("global_clipnorm", "Adam(0.01, global_clipnorm=0.1)"),
     optimized("sgd_decay", "SGD(0.1, weight_decay=0.05)"),
+    row(
+        "table_open_adamw",
+        ids(f"h = {OURS}(h)", FLAT),
+        "def optimizer():\n    return keras.optimizers.AdamW(0.01, weight_decay=0.1)",
+        spec={"export_formats": "saved_model"},
+    ),
+    row(
+        "tables_shared_and_masked_rmsprop",
+        ids(
+            "h = layers.Embedding(50, 3, mask_zero=True, embeddings_initializer=keras.initializers.Constant(0.1))(h)",
+            "h = layers.LSTM(2)(h)",
+        ),
+        "def optimizer():\n    return keras.optimizers.RMSprop(0.01, momentum=0.5)",
+        spec=TABLES,
+    ),
     optimized("schedule", "Adam(keras.optimizers.schedules.CosineDecay(0.05, 8))"),
     # Options of tables
     policy("hot_rows", hot_rows_staleness=4),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.differential.data import validated
 from tests.differential.driver import Row
-from tests.differential.rows.embeddings import FLAT, KERAS, SMALL, TABLES, ids
+from tests.differential.rows.embeddings import FLAT, KERAS, TABLES, ids
 from tests.differential.rows.entries import OWN_TRAIN_STEP, SUBCLASS
 from tests.differential.zoo import module, net
 
@@ -111,7 +111,7 @@ ROWS = [
     optimizer("older_sgd", "legacy.SGD(0.05, momentum=0.9)"),
     keras2(
         "table_adam",
-        ids(SMALL, FLAT),
+        ids(f"h = {KERAS}(h)", FLAT),
         "def optimizer():\n    return keras.optimizers.Adam(0.01)",
         spec=TABLES,
     ),

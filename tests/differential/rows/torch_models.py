@@ -200,6 +200,19 @@ _EMBEDDINGS = [
         """,
         tolerance=_ARITHMETIC,
     ),
+    *(
+        _with_ids(
+            f"table_{name}",
+            "def forward():\n    return Net()",
+            f"def optimizer():\n    return {made}",
+            tolerance=_ARITHMETIC,
+        )
+        for name, made in (
+            ("adam", "functools.partial(torch.optim.Adam, lr=0.01, amsgrad=True)"),
+            ("momentum", "functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1)"),
+            ("rmsprop", "functools.partial(torch.optim.RMSprop, lr=0.01, momentum=0.5, centered=True)"),
+        )
+    ),
     _with_ids("in_the_model", "def forward():\n    return Net()", spec={"embedding_threshold_bytes": 1 << 20}),
     _with_ids(
         "bags",

@@ -78,13 +78,12 @@ def test_more_workers_than_can_compute_are_taken_with_a_word() -> None:
         ("sgd", {"momentum": 0.0, "nesterov": False}, False),
         ("torch.sparse_adam", {}, False),
         ("adagrad", {}, False),
+        ("ftrl", {}, True),
     ],
 )
-def test_a_job_says_where_rows_move_by_another_rule_than_in_one_process(
-    name: str, params: dict[str, Any], said: bool
-) -> None:
-    tables = [{"name": one, "dim": 4, "input_dim": None} for one in "abcde"]
-    described: Any = {"tables": tables, "optimizer": {"name": name, "params": params}}
-    words = words_of_rows(described)
-    assert words.startswith(f"rows of a, b, c and 2 more: on parameter servers {name} moves") is said
-    assert words_of_rows({**described, "tables": []}) == words_of_rows({**described, "optimizer": None}) == ""
+def test_a_job_says_by_which_rule_rows_of_tables_move(name: str, params: dict[str, Any], said: bool) -> None:
+    words = words_of_rows("abcde", name, [params])
+    assert words.startswith(f"rows of a, b, c and 2 more: {name} moves those of a minibatch alone") is said
+    words = words_of_rows("abcde", name, [{}, params], by_group=True)
+    assert words.startswith(f"rows of a, b, c and 2 more: {name} moves all of them in each update") is said
+    assert words_of_rows([], name, [params]) == ""

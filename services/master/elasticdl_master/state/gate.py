@@ -168,8 +168,11 @@ class TrainingGate:
 
     def _tell_rows(self, description: ModelDescription) -> list[Instruction]:
         """Says by which rule rows of tables move, where it is not that of one process."""
-        spec = self._job.spec
-        words = "" if spec.by_group or spec.type is not JobType.TRAINING else words_of_rows(description)
+        spec, optimizer = self._job.spec, description.get("optimizer")
+        if spec.by_group or spec.type is not JobType.TRAINING or optimizer is None:
+            return []
+        tables = [one["name"] for one in description.get("tables", [])]
+        words = words_of_rows(tables, optimizer["name"], [optimizer["params"]])
         return [tell("rows", words)] if words else []
 
     def _compare_layers(self, description: ModelDescription) -> None:

@@ -298,10 +298,12 @@ class LocalSteps(Protocol):
     Attributes:
         steps: number of updates so far.
         epoch: which epoch the next minibatch is of, for schedules that go by epoch.
+        rule_of_rows: what the start of the run says of rows that a minibatch does not have; empty for nothing.
     """
 
     steps: int
     epoch: int
+    rule_of_rows: str
 
     @property
     def outputs(self) -> Outputs:

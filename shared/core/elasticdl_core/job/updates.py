@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from elasticdl_core.job.fields import ALL_REDUCE, JobFields, default_of
-from elasticdl_core.model_description import ModelDescription
 from elasticdl_core.shard import Shard
 
-_OF_GRADIENTS_ALONE = ("sgd", "adagrad", "ftrl", "torch.sgd", "torch.adagrad", "torch.sparse_adam")
+_OF_GRADIENTS_ALONE = ("sgd", "adagrad", "torch.sgd", "torch.adagrad", "torch.sparse_adam")
 """Optimizers of which, without momentum and weight decay, a row without a gradient stays as it is anywhere."""
 
 
@@ -56,22 +55,31 @@ def words_of_updates(spec: JobFields, updates: int, where: str = "") -> str:
     return f"{told}; {spare}" if spare and not where else told
 
 
-def words_of_rows(description: ModelDescription) -> str:
-    """The words about rows that a minibatch does not have, on parameter servers; empty where that is alike.
+def words_of_rows(
+    tables: Sequence[str], name: str, groups: Iterable[Mapping[str, Any]], *, by_group: bool = False
+) -> str:
+    """The words about rows that a minibatch does not have; empty where they stay as they are by either rule.
 
     Args:
-        description: of the model, with its tables.
+        tables: those of the model: what parameter servers hold, or would hold.
+        name: of the optimizer.
+        groups: its hyper-parameters, of each group of parameters.
+        by_group: whether workers hold the tables whole, as AllReduce does.
     """
-    tables, optimizer = [one["name"] for one in description.get("tables", [])], description.get("optimizer")
-    if not tables or optimizer is None:
+    if not tables:
         return ""
-    moves = any(optimizer["params"].get(name) for name in ("momentum", "weight_decay"))
-    if optimizer["name"] in _OF_GRADIENTS_ALONE and not moves:
+    moves = any(params.get(one) for params in groups for one in ("momentum", "weight_decay"))
+    if name in _OF_GRADIENTS_ALONE and not moves:
         return ""
     shown = ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
+    if by_group:
+        return (
+            f"rows of {shown}: {name} moves all of them in each update, as plain Keras and PyTorch do; "
+            "on parameter servers it moves those of a minibatch alone"
+        )
     return (
-        f"rows of {shown}: on parameter servers {optimizer['name']} moves those of a minibatch alone; in one process "
-        "(Keras, PyTorch, --local) it moves all rows in each update"
+        f"rows of {shown}: {name} moves those of a minibatch alone, on parameter servers and with --local; "
+        "plain Keras and PyTorch move all rows in each update"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +27,7 @@ from elasticdl_worker.trainers.framework import (
 )
 from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.row_rules import rule_of_rows
 from elasticdl_worker.trainers.tensorflow import framework
 from elasticdl_worker.trainers.tensorflow.input.columns import ColumnPipeline
 from elasticdl_worker.trainers.tensorflow.input.pipeline import InputPipeline
@@ -128,6 +128,8 @@ class TensorFlowFramework:
         optimizer = check_optimizer(_optimizer_of(module, needed=True)) if trains else None
         model = build_model(module, source.features_spec, _whole(spec, trains))
         programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
+        translated = None if optimizer is None else translate(optimizer, preparation.callbacks, module.guard)
+        rule = rule_of_rows(spec, [*model.tables, *model.registry.closed], translated.spec if translated else None)
         trainer = LocalModel(
             model,
             programs,
@@ -136,9 +138,11 @@ class TensorFlowFramework:
             source.labels_spec,
             module.guard,
             eager=spec.eager,
+            touched_rows=bool(rule) and not spec.by_group,
         )
-        if optimizer is not None:
-            trainer.translated = partial(translate, optimizer, preparation.callbacks, module.guard)
+        trainer.rule_of_rows = rule
+        if translated is not None:
+            trainer.translated = translated
         _check_exportable(model, preparation.formats)
         return trainer
 

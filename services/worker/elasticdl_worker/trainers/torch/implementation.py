@@ -34,6 +34,7 @@ from elasticdl_worker.trainers.framework import (
 from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.row_rules import rule_of_rows
 from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
 from elasticdl_worker.trainers.torch.input.columns import TorchColumnPipeline
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
@@ -151,6 +152,11 @@ class TorchFramework:
         if made is not None:
             model.keep_untrained(made.untrained)
         forward = ForwardPass(model, preparation.module, _options(preparation, None))
+        tables = [*model.tables, *model.closed]
+        rule = ""
+        if made is not None and tables:
+            plan = translate(made, preparation.callbacks, preparation.module.guard)
+            rule = rule_of_rows(preparation.spec, tables, plan.spec)
         trainer = TorchLocalModel(
             model,
             forward,
@@ -158,8 +164,10 @@ class TorchFramework:
             made,
             preparation.callbacks,
             preparation.module.guard,
+            touched_rows=bool(rule) and not preparation.spec.by_group,
         )
         trainer.sample = sample
+        trainer.rule_of_rows = rule
         if made is not None:
             trainer.plan = partial(translate, made, preparation.callbacks, preparation.module.guard)
         return trainer

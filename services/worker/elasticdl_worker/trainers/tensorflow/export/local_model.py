@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from elasticdl_worker.trainers.tensorflow.export.checkpoint import load_into
 from elasticdl_worker.trainers.tensorflow.export.model_files import export_model
 from elasticdl_worker.trainers.tensorflow.framework import raw_variable
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer
-from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
+from elasticdl_worker.trainers.tensorflow.model.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.step.local_trainer import LocalTrainer
 from elasticdl_worker.trainers.tensorflow.types import KerasVariable
 
@@ -27,7 +27,8 @@ from elasticdl_worker.trainers.tensorflow.types import KerasVariable
 class LocalModel(LocalTrainer):
     """Steps of plain Keras training, with a beginning and an end in files."""
 
-    translated: Callable[[], TranslatedOptimizer]
+    translated: TranslatedOptimizer
+    rule_of_rows = ""
 
     def checkpoint(self) -> CheckpointPart:
         """A copy of all that training goes on from, in the words of parameter servers."""
@@ -55,7 +56,7 @@ class LocalModel(LocalTrainer):
                 spec = replace(spec, weight_decay=decays[name])
                 tables.append(TableRows(spec, np.arange(len(records)), records, steps[name]))
         dense = [spec for spec in model.dense_specs(optimizer) if spec.name not in whole]
-        layout = ModelLayout(dense, self.translated().spec, slots.names, layers=model.layers)
+        layout = ModelLayout(dense, self.translated.spec, slots.names, layers=model.layers)
         return CheckpointPart(layout, ReplicaState(self.version, model.values(), values, {}, steps), 0, 1, {}, tables)
 
     def _trained_by_name(self) -> dict[str, KerasVariable]:

@@ -47,8 +47,8 @@ from elasticdl_worker.trainers.tensorflow.framework import tf
 from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
+from elasticdl_worker.trainers.tensorflow.model.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
-from elasticdl_worker.trainers.tensorflow.replica.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators

@@ -25,6 +25,7 @@ from elasticdl_worker.trainers.tensorflow.model.optimizers import (
 )
 from elasticdl_worker.trainers.tensorflow.step.local_tables import LocalTables
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, sum_duplicates
+from elasticdl_worker.trainers.tensorflow.step.touched_rows import TouchedRows
 from elasticdl_worker.trainers.tensorflow.types import (
     Features,
     Inverse,
@@ -52,6 +53,7 @@ class LocalTrainer:
         labels_spec: nested ``tf.TypeSpec`` of labels; None where nothing is trained.
         guard: what the user's schedule runs in.
         eager: run without compilation.
+        touched_rows: whether an update leaves the rows of tables alone that the minibatch does not have.
 
     Attributes:
         steps: number of updates so far.
@@ -70,6 +72,7 @@ class LocalTrainer:
         guard: Guard = nullcontext,
         *,
         eager: bool = False,
+        touched_rows: bool = False,
     ) -> None:
         self.model = model
         self.tables = LocalTables(model)
@@ -82,6 +85,8 @@ class LocalTrainer:
         self._schedule: LearningRate | None = None
         self._optimizer: KerasOptimizer | None = None if optimizer is None else check_optimizer(optimizer)
         self._sources: list[str] = []
+        self._touches = touched_rows
+        self._touched: TouchedRows | None = None
         self._step: _Step | None = None
         self._forward: _Forward | None = None
         if self._optimizer is not None:
@@ -90,6 +95,7 @@ class LocalTrainer:
             if self._schedule is not None:
                 self._optimizer = with_rate(self._optimizer, self._schedule(0, 0))
             build_optimizer(self._optimizer, self._trained())
+            self._watch_rows(self._optimizer)
 
     def train(self, batch: Minibatch) -> LocalStep:
         """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
@@ -177,7 +183,8 @@ class LocalTrainer:
         assert optimizer is not None
 
         def apply() -> Tensor:
-            optimizer.apply_gradients(pairs)
+            with self._touched.updating(pairs) if self._touched is not None else nullcontext():
+                optimizer.apply_gradients(pairs)
             return tf.constant(-1, tf.int64)
 
         def undo() -> Tensor:
@@ -211,6 +218,14 @@ class LocalTrainer:
             else:
                 target.scatter_update(tf.IndexedSlices(source.read_value(), tf.range(source.shape[0])))
         self._optimizer = new
+        self._watch_rows(new)
+
+    def _watch_rows(self, optimizer: KerasOptimizer) -> None:
+        if not self._touches:
+            return
+        closed = [self.model.registry.in_graph[name].weights[0] for name in self.model.registry.closed]
+        tables = [*closed, *self.tables.variables]
+        self._touched = TouchedRows(optimizer, self._trained(), tables) if tables else None
 
 
 def _variables(optimizer: KerasOptimizer) -> list[KerasVariable]:

@@ -38,6 +38,7 @@ class TorchLocalModel(TorchLocalTrainer):
     """
 
     sample: Tensors = None
+    rule_of_rows = ""
     plan: Callable[[], TorchOptimizerPlan]
 
     def checkpoint(self) -> CheckpointPart:

@@ -256,6 +256,8 @@ def _wrap(kind: Any, look_up: Callable[..., torch.Tensor]) -> None:
     def forward(self: Any, input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         table = self.elasticdl_table
         if table is None:
+            if self.elasticdl_asked is not None:
+                self.elasticdl_asked.append(input)
             result: torch.Tensor = original_forward(self, input, *args, **options)
             return result
         found = find_rows(table, input, self.embedding_dim, self.padding_idx)
@@ -266,7 +268,7 @@ def _wrap(kind: Any, look_up: Callable[..., torch.Tensor]) -> None:
             )
         return look_up(self, found, *args, **options)
 
-    kind.__init__, kind.forward, kind.elasticdl_table = init, forward, None
+    kind.__init__, kind.forward, kind.elasticdl_table, kind.elasticdl_asked = init, forward, None, None
 
 
 def _note_instead(name: str) -> None:

@@ -24,11 +24,15 @@ class TorchLocalTable:
     Args:
         spec: the table; rows begin as they do on parameter servers.
         weight: the layers' own parameter; its numbers are replaced when the table grows.
+
+    Attributes:
+        asked: positions of the rows that were looked up, for who empties it.
     """
 
     def __init__(self, spec: TableSpec, weight: nn.Parameter) -> None:
         self.spec = spec
         self.weight = weight
+        self.asked: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
         weight.data = torch.zeros(_FIRST_ROWS, spec.dim, device=weight.device)
 
@@ -90,11 +94,16 @@ class TorchLocalTables:
     Args:
         specs: the tables.
         weights: the parameter of each.
+
+    Attributes:
+        optimizer: trains them; None for none.
+        notes: whether tables note which rows are looked up.
     """
 
     def __init__(self, specs: Mapping[str, TableSpec], weights: Mapping[str, nn.Parameter]) -> None:
         self.tables = {name: TorchLocalTable(spec, weights[name]) for name, spec in specs.items()}
         self.optimizer: optim.Optimizer | None = None
+        self.notes = False
 
     def use(self, optimizer: optim.Optimizer | None) -> None:
         """Says what trains the tables."""
@@ -108,10 +117,15 @@ class TorchLocalTables:
         one = self.tables[table]
         sparse = isinstance(self.optimizer, optim.SparseAdam)
         if padding_idx is None:
-            return FoundRows(one.weight, one.place(ids, self.optimizer), None, sparse)
-        padding = ids == padding_idx
-        positions = torch.full_like(ids, _PADDING)
-        positions[~padding] = one.place(ids[~padding], self.optimizer)
+            positions = one.place(ids, self.optimizer)
+        else:
+            padding = ids == padding_idx
+            positions = torch.full_like(ids, _PADDING)
+            positions[~padding] = one.place(ids[~padding], self.optimizer)
+        if self.notes:
+            one.asked.append(positions)
+        if padding_idx is None:
+            return FoundRows(one.weight, positions, None, sparse)
         return FoundRows(one.weight, positions, _PADDING, sparse)
 
 

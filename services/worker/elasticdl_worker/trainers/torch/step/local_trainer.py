@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clip
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
+from elasticdl_worker.trainers.torch.step.touched_rows import TorchTouchedRows
 
 
 class TorchLocalTrainer:
@@ -32,6 +34,7 @@ class TorchLocalTrainer:
         made: the user's optimizer; None where nothing is trained.
         callbacks: of the module.
         guard: what the user's schedule runs in.
+        touched_rows: whether an update leaves the rows of tables alone that the minibatch does not have.
 
     Attributes:
         steps: number of updates so far.
@@ -47,6 +50,8 @@ class TorchLocalTrainer:
         made: MadeOptimizer | None,
         callbacks: Sequence[Callback],
         guard: Callable[[str], Any],
+        *,
+        touched_rows: bool = False,
     ) -> None:
         self.steps = 0
         self.epoch = 0
@@ -59,6 +64,7 @@ class TorchLocalTrainer:
         self._clipping = clipping_of(callbacks)
         tables.use(self._optimizer)
         self._own_changes = OwnChanges(model)
+        self._touched = TorchTouchedRows(model, tables) if touched_rows else None
 
     @property
     def outputs(self) -> Outputs:
@@ -86,9 +92,10 @@ class TorchLocalTrainer:
         before = self.model.merging.read()
         optimizer.zero_grad(set_to_none=True)
         self._own_changes.begin()
-        loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
-        with finding_rows(self.tables):  # a part that is checkpointed runs once more
-            run_backward(loss)
+        with self._touched.noting() if self._touched is not None else nullcontext():
+            loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
+            with finding_rows(self.tables):  # a part that is checkpointed runs once more
+                run_backward(loss)
         self._own_changes.check(loss)
         predictions = map_tensors(torch.Tensor.detach, predictions)
         value = float(loss.detach())
@@ -98,7 +105,10 @@ class TorchLocalTrainer:
             optimizer.zero_grad(set_to_none=True)
             return LocalStep(value, bad, predictions)
         clip(self._clipping, [grad for _, grad in self._gradients()])
-        optimizer.step()
+        if self._touched is None:
+            optimizer.step()
+        else:
+            self._touched.step(optimizer)
         self.steps += 1
         return LocalStep(value, predictions=predictions)
 

@@ -67,6 +67,10 @@ class OptimizerSlots:
             for name, variables in self._variables.items()
         }
 
+    def of(self, name: str) -> Sequence[Variable]:
+        """The variables of a trained parameter's slots."""
+        return self._variables[name]
+
     def spread(
         self, name: str, slots: Sequence[NDArray[Any]], places: NDArray[np.int64]
     ) -> list[NDArray[np.float32]]:
