@@ -46,6 +46,10 @@ def test_losses_and_evaluations_are_those_of_the_api(
     page.goto(f"/#/jobs/{STORY}?by=version")
     status = api(recorded).get(f"/jobs/{STORY}").json()["status"]
     (last,) = written(page, "measure", [status["loss"]])
+    assert status["metrics_version"] != status["model_version"]
+    shown = [f"version {one}" for one in written(page, "count", [status["metrics_version"], status["model_version"]])]
+    for words in shown:
+        expect(page.locator(".stats")).to_contain_text(words)
     image = page.get_by_role("figure", name="Loss", exact=True).get_by_role("img")
     expect(image).to_have_accessible_name(re.compile(f"training last {re.escape(last)}, "))
 

@@ -144,6 +144,7 @@ def status(
         "last_loss": loss,
         "learning_rate": 0.01,
         "training_metrics": {"accuracy": 0.871},
+        "training_metrics_version": version,
         "model_version": version,
         "workers": list(workers),
         "ps": [
@@ -158,6 +159,7 @@ def status(
             for index in range(servers)
         ],
         "metrics": {"accuracy": 0.8829, "auc": 0.9312},
+        "metrics_version": max(0, version - 17),
         "evaluation": "",
         "strategy": {"chosen": "ParameterServerStrategy", "reason": "it was asked for"},
         "degraded": None,

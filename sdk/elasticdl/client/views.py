@@ -55,13 +55,15 @@ class JobStatus:
         loss: mean training loss of the last 100 minibatches of each worker, if any.
         last_loss: training loss of the latest minibatch.
         learning_rate: that it was trained with.
-        training_metrics: values of ``eval_metrics_fn`` on a recent training minibatch.
+        training_metrics: values of ``eval_metrics_fn`` on the training minibatches measured in the epoch so far.
+        training_metrics_version: the model version at which the last of them was computed.
         model_version: of the model as it is: each update adds 1.
         start_version: that the job began at: of the checkpoint that it started from, or 0.
         workers: one mapping a worker: index, incarnation, state, phase, records, samples_per_second, step (where the
             seconds of a minibatch go), straggler.
         ps: one mapping a parameter server: index, state, rows, bytes, version, load.
         metrics: values of the latest evaluation.
+        metrics_version: the model version that was evaluated.
         evaluation: why the latest evaluation has no metrics, if it has none.
         strategy: the distribution strategy and why it was chosen.
         skipped: one mapping for each reason that records were passed over for: of (main or validation), reason,
@@ -78,11 +80,13 @@ class JobStatus:
     last_loss: float | None = None
     learning_rate: float | None = None
     training_metrics: Mapping[str, float] = field(default_factory=dict)
+    training_metrics_version: int = 0
     model_version: int = 0
     start_version: int = 0
     workers: Sequence[Mapping[str, Any]] = ()
     ps: Sequence[Mapping[str, Any]] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics_version: int = 0
     evaluation: str = ""
     strategy: Mapping[str, Any] = field(default_factory=dict)
     skipped: Sequence[Mapping[str, Any]] = ()
@@ -104,11 +108,13 @@ class JobStatus:
             last_loss=_number(data.get("last_loss")),
             learning_rate=_number(data.get("learning_rate")),
             training_metrics=from_json(data.get("training_metrics") or {}),
+            training_metrics_version=int(data.get("training_metrics_version") or 0),
             model_version=int(data.get("model_version") or 0),
             start_version=int(data.get("start_version") or 0),
             workers=tuple(data.get("workers") or ()),
             ps=tuple(data.get("ps") or ()),
             metrics=from_json(data.get("metrics") or {}),
+            metrics_version=int(data.get("metrics_version") or 0),
             evaluation=str(data.get("evaluation") or ""),
             strategy=dict(data.get("strategy") or {}),
             skipped=tuple(data.get("skipped") or ()),

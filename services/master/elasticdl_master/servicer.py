@@ -164,6 +164,7 @@ class MasterServicer:
             request.learning_rate if request.HasField("learning_rate") else None,
             dict(request.training_metrics),
             _step_parts(request.step) if request.HasField("step") else {},
+            request.training_metrics_version,
         )
         directive, lost = await self._dispatcher.heartbeat(beat, caller.owner)
         return pb.HeartbeatResponse(

@@ -5,8 +5,8 @@
 - ``{"event": "started", "message"}``: how many records an update has, and how many updates an epoch; then, where
   tables have rows that an update may leave alone, by which rule they move
 - ``{"event": "progress", "records", "total", "epoch", "step", "loss", "last_loss", "learning_rate",
-  "training_metrics", "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches, the metrics are those
-  of every ``log_loss_steps``-th
+  "training_metrics", "samples_per_second"}``; ``loss`` is the mean of the last 100 minibatches, the metrics are of
+  every ``log_loss_steps``-th of the epoch so far
 - ``{"event": "evaluation", "epoch", "step", "records", "metrics"}``; no metrics where no record was evaluated
 - ``{"event": "skipped", "message"}``: records were passed over
 - ``{"event": "done", "reason", "artifacts", "metrics", "training_metrics", "records", "steps", "skipped"}``:
@@ -337,7 +337,7 @@ class _LocalRun:
                 return
             policy.reset()
             if metrics is not None and made.predictions is not None and progress.metrics_due:
-                progress.set_metrics(metrics.of_minibatch(batch.labels, made.predictions, batch.records))
+                progress.set_metrics(metrics.of_epoch(trainer.epoch, batch.labels, made.predictions, batch.records))
 
         return step
 

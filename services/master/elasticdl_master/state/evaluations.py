@@ -127,6 +127,7 @@ class Evaluations:
         running: the evaluations in flight, by number.
         latest_number: the number of the evaluation that began last.
         metrics: of the last one that was published.
+        metrics_version: the model version that these are of.
         published: whether there was one at all.
         empty: whether it had no records.
         skips: what it passed over.
@@ -142,6 +143,7 @@ class Evaluations:
         self.running: dict[int, EvaluationRun] = {}
         self.latest_number = job.setup.evaluations
         self.metrics: dict[str, float] = {}
+        self.metrics_version = 0
         self.published = False
         self.empty = False
         self.skips = Skips()
@@ -383,6 +385,7 @@ class Evaluations:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
             return out
         self.metrics, self.published, self._unjudged = metrics, True, metrics
+        self.metrics_version = run.model_version
         out.append(do.PostEvaluation(run.number, run.model_version, run.training_epoch, metrics))
         if run.value is None:
             return [*self._end(run), *out]

@@ -77,6 +77,7 @@ class WorkerHeartbeat:
     learning_rate: float | None = None
     training_metrics: Mapping[str, float] = field(default_factory=dict)
     step: Mapping[str, float] = field(default_factory=dict)
+    training_metrics_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ class TrainingReports:
         loss: the mean of what the workers have as their mean loss; None before the first.
         last_loss: of the last minibatch that was heard of.
         learning_rate: of the same.
-        training_metrics: metrics of training minibatches, as the last worker that told them has them.
+        training_metrics: metrics of training minibatches, by the living worker that measured last; of one that is
+            gone until another has measured.
+        training_metrics_version: the model version at which it did.
     """
 
     def __init__(self, job: JobContext) -> None:
@@ -26,6 +28,7 @@ class TrainingReports:
         self.last_loss: float | None = None
         self.learning_rate: float | None = None
         self.training_metrics: dict[str, float] = {}
+        self.training_metrics_version = 0
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Takes in a heartbeat."""
@@ -39,6 +42,9 @@ class TrainingReports:
             known = [one.loss for one in self._job.workers.living if one.loss is not None]
             self.loss = sum(known) / len(known) if known else beat.loss
             self.last_loss, self.learning_rate = beat.last_loss, beat.learning_rate
-        if beat.training_metrics:
-            self.training_metrics = dict(beat.training_metrics)
+        measured = [one for one in self._job.workers.living if one.training_metrics]
+        if measured:  # a worker tells what it measured again and again, also when another does that by now
+            last = max(measured, key=lambda worker: worker.training_metrics_version)
+            self.training_metrics = dict(last.training_metrics)
+            self.training_metrics_version = last.training_metrics_version
         return [PostLosses(tuple(beat.losses))] if beat.losses else []

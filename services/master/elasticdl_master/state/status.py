@@ -96,12 +96,14 @@ class MasterStatus(Measurements):
     last_loss: float | None
     learning_rate: float | None
     training_metrics: dict[str, float]
+    training_metrics_version: int
     model_version: int
     start_version: int
     workers: list[WorkerStatus]
     step: dict[str, float]
     ps: list[ParameterServerStatus]
     metrics: dict[str, float]
+    metrics_version: int
     evaluation: str
     strategy: StrategyStatus
     degraded: str | None
@@ -141,6 +143,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         "last_loss": reports.last_loss,
         "learning_rate": reports.learning_rate,
         "training_metrics": reports.training_metrics,
+        "training_metrics_version": reports.training_metrics_version,
         "model_version": machine.version.present,
         "start_version": machine.version.start,
         "workers": [_worker(worker, slow=worker.index in slow) for worker in machine.workers.living],
@@ -148,6 +151,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         # A group goes as the job's only server, which is a matter of the machine's alone.
         "ps": [] if machine.spec.by_group else [_server(machine, server) for server in machine.servers.servers],
         "metrics": dict(evaluations.metrics),
+        "metrics_version": evaluations.metrics_version,
         "evaluation": "no records" if evaluations.empty else "",
         "strategy": _strategy(machine),
         "degraded": _degraded(machine, trouble),

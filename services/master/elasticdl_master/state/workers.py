@@ -76,6 +76,8 @@ class Worker:
     stuck: bool = False
     leave_at: float = float("inf")
     taken: tuple[TaskId, int] | None = None
+    training_metrics: dict[str, float] = field(default_factory=dict)
+    training_metrics_version: int = 0
     step: dict[str, float] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     leases: dict[str, TaskId] = field(default_factory=dict)
@@ -252,6 +254,8 @@ class WorkerPool:
         worker.records, worker.steps = beat.records, beat.steps
         worker.samples_per_second = beat.samples_per_second
         worker.loss = beat.loss
+        worker.training_metrics = dict(beat.training_metrics)
+        worker.training_metrics_version = beat.training_metrics_version
         worker.step = dict(beat.step)
         worker.model_version = max(worker.model_version, beat.model_version)
         worker.positions = dict(beat.positions)

@@ -201,6 +201,7 @@ class MasterClient:
             last_loss=None if state.summary is None else state.summary.last,
             learning_rate=None if state.summary is None else state.summary.learning_rate,
             training_metrics={} if state.summary is None else _by_sendable_names(state.summary.metrics),
+            training_metrics_version=0 if state.summary is None else state.summary.metrics_version,
             step=None if state.step is None else pb.StepParts(**asdict(state.step)),
         )
         response = await self._rpc.call("Heartbeat", request, deadline_s=_DEADLINE_S)

@@ -19,13 +19,15 @@ class TrainingSummary:
         mean: of the last 100 minibatches; those that are no numbers are left out, unless there are no others.
         last: of the latest minibatch.
         learning_rate: that it was trained with; None where nobody knows one.
-        metrics: values of the module's metrics on a recent minibatch, by name.
+        metrics: values of the module's metrics on the minibatches that were measured in the epoch so far, by name.
+        metrics_version: the model version that the last of these was computed at.
     """
 
     mean: float
     last: float
     learning_rate: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics_version: int = 0
 
 
 class LossWindow:
@@ -47,6 +49,7 @@ class LossWindow:
         self._points: list[tuple[int, float]] = []
         self._learning_rate: float | None = None
         self._metrics: Mapping[str, float] = {}
+        self._metrics_version = 0
         self._added = 0
         self.metrics_due = False
 
@@ -63,8 +66,9 @@ class LossWindow:
             self.metrics_due = True
 
     def set_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Sets the metrics of the latest minibatch that has any."""
-        self._metrics = dict(metrics)
+        """Sets the metrics, with the latest minibatch; NaN is of what cannot be said yet, and is left out."""
+        self._metrics = {name: value for name, value in metrics.items() if not math.isnan(value)}
+        self._metrics_version = self._version
         self.metrics_due = False
 
     def close(self) -> None:
@@ -87,7 +91,9 @@ class LossWindow:
         """The latest numbers; None before the first minibatch."""
         if not self._recent:
             return None
-        return TrainingSummary(_mean(self._recent), self._recent[-1], self._learning_rate, self._metrics)
+        return TrainingSummary(
+            _mean(self._recent), self._recent[-1], self._learning_rate, self._metrics, self._metrics_version
+        )
 
 
 def _mean(losses: list[float] | deque[float]) -> float:

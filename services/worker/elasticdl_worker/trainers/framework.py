@@ -238,8 +238,8 @@ class Metrics(Protocol):
     def update(self, labels: Tensors, predictions: Tensors, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
 
-    def of_minibatch(self, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
-        """The values for one minibatch alone; forgets all others."""
+    def of_epoch(self, epoch: int, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
+        """Takes a minibatch; the values for all that were taken of its epoch. Another epoch begins anew."""
 
     def state(self) -> Mapping[str, Any]:
         """The states as JSON data: ``{name: {"kind": ..., "sum": [...]}}``; those of ``sum`` add up."""

@@ -137,6 +137,7 @@ class ModuleMetrics(Metrics):
         self._objects: dict[str, tuple[str | None, MetricObject]] = {}
         self._sums: dict[str, tuple[float, float]] = {}
         self._compared: set[str] = set()
+        self._epoch: int | None = None
         given: object = {}
         if module.eval_metrics_fn is not None:
             with module.guard("eval_metrics_fn"):
@@ -182,9 +183,11 @@ class ModuleMetrics(Metrics):
             with self._module.guard(f"the metric {name}"):
                 metric.update(*self._picked(labels, predictions, output), records)
 
-    def of_minibatch(self, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
-        """The values for one minibatch alone; forgets all others."""
-        self.reset()
+    def of_epoch(self, epoch: int, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
+        """Takes a minibatch; the values for all that were taken of its epoch. Another epoch begins anew."""
+        if epoch != self._epoch:
+            self.reset()
+            self._epoch = epoch
         self.update(labels, predictions, records)
         return self.results(self.state())
 

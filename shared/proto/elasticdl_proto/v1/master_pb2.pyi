@@ -162,7 +162,7 @@ class TaskProgress(_message.Message):
     def __init__(self, token: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate", "training_metrics", "step")
+    __slots__ = ("tasks", "records", "steps", "samples_per_second", "model_version", "losses", "phase", "step_p95_s", "loss", "last_loss", "learning_rate", "training_metrics", "step", "training_metrics_version")
     class TrainingMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class HeartbeatRequest(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     TRAINING_METRICS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_METRICS_VERSION_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[TaskProgress]
     records: int
     steps: int
@@ -196,7 +197,8 @@ class HeartbeatRequest(_message.Message):
     learning_rate: float
     training_metrics: _containers.ScalarMap[str, float]
     step: StepParts
-    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., training_metrics: _Optional[_Mapping[str, float]] = ..., step: _Optional[_Union[StepParts, _Mapping]] = ...) -> None: ...
+    training_metrics_version: int
+    def __init__(self, tasks: _Optional[_Iterable[_Union[TaskProgress, _Mapping]]] = ..., records: _Optional[int] = ..., steps: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., model_version: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., phase: _Optional[str] = ..., step_p95_s: _Optional[float] = ..., loss: _Optional[float] = ..., last_loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., training_metrics: _Optional[_Mapping[str, float]] = ..., step: _Optional[_Union[StepParts, _Mapping]] = ..., training_metrics_version: _Optional[int] = ...) -> None: ...
 
 class StepParts(_message.Message):
     __slots__ = ("data", "pull", "compute", "push", "wait")

@@ -39,12 +39,14 @@ const MOST_TOLD = 1200;
 
 /** Points told by streams since the page was opened, by name; `told` is changed and given back. */
 export function append(told, job, by) {
-  const x = by === "version" ? (job.status || {}).model_version : Date.parse(job.finished_at || new Date().toISOString()) / 1000;
-  if (!isNumber(x)) return told;
+  const now = by === "version" ? (job.status || {}).model_version : Date.parse(job.finished_at || new Date().toISOString()) / 1000;
+  if (!isNumber(now)) return told;
+  const measured = (job.status || {}).training_metrics_version;
   for (const [name, value] of Object.entries(valuesOf(job))) {
     if (!isNumber(value)) continue;
     const points = told.get(name) || [];
     const last = points.at(-1);
+    const x = by === "version" && name.startsWith("training.") && isNumber(measured) ? measured : now;
     if (last && (x <= last[0] || (by === "time" && x - last[0] < EVERY_S && !name.startsWith("workers.")))) continue;
     points.push([x, value]);
     if (points.length > MOST_TOLD) points.splice(0, points.length - MOST_TOLD);

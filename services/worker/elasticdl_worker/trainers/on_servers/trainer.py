@@ -381,8 +381,8 @@ class Trainer:
     def _measure(self, step: TrainingStep, result: StepResult) -> None:
         """Computes the metrics of a step's last minibatch, when they are due; the push is on its way meanwhile."""
         if self._metrics is not None and result.predictions is not None and self._progress.metrics_due:
-            batch = step.batches[-1]
-            values = self._metrics.of_minibatch(batch.labels, result.predictions, batch.records)
+            batch, epoch = step.batches[-1], step.lease.task.id.epoch
+            values = self._metrics.of_epoch(epoch, batch.labels, result.predictions, batch.records)
             self._progress.record_metrics(values)
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:

@@ -101,10 +101,10 @@ function Numbers({ job }) {
   return html`<dl class="stats">
     <${Stat} name="Progress" value=${fraction === null ? "–" : percent(fraction)} title=${`${count(progress.records_done)} of ${count(progress.records_total)} records`}
       note=${html`<span class="hidden">${count(progress.records_done)} records</span><${Meter} value=${fraction || 0} label="Progress" />`} />
-    <${Stat} name="Records" value=${html`${compact(progress.records_done)} <span class="faint">/ ${compact(progress.records_total)}</span>`} note=${`epoch ${count(progress.epoch)} of ${count(progress.num_epochs)}`} title=${`${count(progress.records_done)} of ${count(progress.records_total)} records`} />
+    <${Stat} name="Records" value=${html`${compact(progress.records_done)} <span class="faint">/ ${compact(progress.records_total)}</span>`} note=${`epoch ${count(progress.epoch)} of ${count(progress.num_epochs)} · version ${count(status.model_version)}`} title=${`${count(progress.records_done)} of ${count(progress.records_total)} records`} />
     <${Stat} name="Speed" value=${over ? "–" : compact(status.samples_per_second)} note="samples/s" />
     <${Stat} name="Loss" value=${measure(status.loss)} note=${typeof status.learning_rate === "number" ? `learning rate ${measure(status.learning_rate)}` : "training"} />
-    <${Stat} name=${name ? words(name) : "Evaluation"} value=${measure(value)} note=${`version ${count(status.model_version)}`} title="Of the last evaluation" />
+    <${Stat} name=${name ? words(name) : "Evaluation"} value=${measure(value)} note=${typeof status.metrics_version === "number" ? `version ${count(status.metrics_version)}` : "last evaluation"} title="Of the last evaluation" />
     <${Stat} name="Workers" value=${over ? "–" : html`${workersOf(job)} <span class="faint">/ ${job.target_workers}</span>`} note=${`${job.min_workers} to ${job.max_workers} · priority ${job.priority}`} />
     ${job.spec.worker_resource_request && html`<${Stat} name="Devices" value=${job.spec.worker_resource_request} note="for each worker" />`}
     ${over

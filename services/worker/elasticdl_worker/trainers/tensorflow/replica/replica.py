@@ -184,7 +184,7 @@ class KerasReplica:
         except BaseException:
             self._steps.restore()
             raise
-        given = self._contribution(step, data, computed)
+        given = self._contribution(step, data, computed, epoch)
         if self._denominators is None:
             self._given = (given.arrays, computed.arrays)
         return given
@@ -234,7 +234,7 @@ class KerasReplica:
         if what:
             self._nan.handle(what, batch.where, rows, self.version)
         self._made = []
-        return Contribution(rows, self._made, loss, Skips(), self._measure(batch, made.predictions, rows))
+        return Contribution(rows, self._made, loss, Skips(), self._measure(batch, made.predictions, rows, epoch))
 
     def most_at_once(self, members: int) -> int:
         """As many as there are cores for, if none of them changes a variable, be it for a moment."""
@@ -256,7 +256,7 @@ class KerasReplica:
         finally:
             wait(running)
         pairs = zip(microbatches, computed, strict=True)
-        return [self._contribution(step, data, one) for (_, data), one in pairs]
+        return [self._contribution(step, data, one, epoch) for (_, data), one in pairs]
 
     def _run(self, data: MicrobatchData, microbatch: int) -> Computed:
         batch = data.content
@@ -265,7 +265,7 @@ class KerasReplica:
                 batch.features, batch.labels, tf.constant(data.fed, tf.float32), tf.constant(microbatch)
             )
 
-    def _contribution(self, step: int, data: MicrobatchData, computed: Computed) -> Contribution:
+    def _contribution(self, step: int, data: MicrobatchData, computed: Computed, epoch: int) -> Contribution:
         batch, rows, loss = data.content, data.fed, float(computed.loss)
         arrays = [_view(array) for array in computed.arrays]
         denominator = None
@@ -281,7 +281,7 @@ class KerasReplica:
         if what:
             return Contribution(0, (), loss, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        measure = self._measure(batch, computed.predictions, rows)
+        measure = self._measure(batch, computed.predictions, rows, epoch)
         return Contribution(rows, arrays, loss, Skips(), measure, denominator=denominator)
 
     def _weighed(self, arrays: list[Flat], factor: float, of_loss: list[float]) -> list[Flat]:
@@ -308,10 +308,10 @@ class KerasReplica:
         with training_step(self._module, [batch]), self._programs.explaining(batch.features):
             yield
 
-    def _measure(self, batch: Minibatch, predictions: Predictions | None, rows: int) -> Measure | None:
+    def _measure(self, batch: Minibatch, predictions: Predictions | None, rows: int, epoch: int) -> Measure | None:
         if self._metrics is None or predictions is None:
             return None
-        return partial(self._metrics.of_minibatch, batch.labels, predictions, rows)
+        return partial(self._metrics.of_epoch, epoch, batch.labels, predictions, rows)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the loss of all rows."""

@@ -171,7 +171,7 @@ class TorchReplica:
 
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Runs the model forward and backward on one microbatch, at the present parameters."""
-        return self._compute(step, microbatch, data, None)
+        return self._compute(step, microbatch, data, epoch, None)
 
     def compute_into(
         self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink
@@ -180,9 +180,11 @@ class TorchReplica:
 
         A job that skips what is not finite brings them afterwards: what was brought could not be left out any more.
         """
-        return self._compute(step, microbatch, data, None if self._nan.skips else sink)
+        return self._compute(step, microbatch, data, epoch, None if self._nan.skips else sink)
 
-    def _compute(self, step: int, microbatch: int, data: MicrobatchData, sink: LeafSink | None) -> Contribution:
+    def _compute(
+        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink | None
+    ) -> Contribution:
         batch, rows = data.content, data.fed
         forward = self._forward_of(batch.features)
         self._forget_gradients()
@@ -220,7 +222,7 @@ class TorchReplica:
         measure = None
         if self._metrics is not None:
             detached = map_tensors(torch.Tensor.detach, predictions)
-            measure = partial(self._metrics.of_minibatch, batch.labels, detached, rows)
+            measure = partial(self._metrics.of_epoch, epoch, batch.labels, detached, rows)
         arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
         adds = self._denominators is not None and self._denominators.adds
         return Contribution(rows, arrays, value, Skips(), measure, brought, 0.0 if adds else weight)
