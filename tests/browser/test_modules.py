@@ -165,6 +165,17 @@ def test_messages_of_a_stream_however_they_are_cut(call: Call) -> None:
         assert call("live.js", parse, [plain, size]) == whole, size
 
 
+def test_a_chart_as_csv_has_a_row_for_each_place_and_a_column_for_each_curve(call: Call) -> None:
+    curves = [
+        {"label": "training", "points": [[10, 0.5, 0.1, 0.9], [2, "NaN"], [3, None]]},
+        {"label": '=a "b", c', "points": [[2, 7]]},
+    ]
+    wanted = """version,training,"'=a ""b"", c"\n2,NaN,7\n3,,\n10,0.5,\n"""
+    assert call("charts/plot.js", "m.csvOf(a, 'version')", curves) == wanted
+    time = [{"label": "loss", "points": [[1_700_000_000, 1]]}]
+    assert call("charts/plot.js", "m.csvOf(a, 'time')", time) == "time,loss\n2023-11-14T22:13:20.000Z,1\n"
+
+
 def test_points_of_long_spans_give_way_to_finer_ones(call: Call) -> None:
     points = [[0, 1], [60, 2], [120, 3], [65, 4], [70, 5], [75, 6]]
     assert call("series.js", "m.inOrder(a, 74)", points) == [[0, 1], [60, 2], [65, 4], [70, 5]]

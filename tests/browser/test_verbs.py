@@ -52,6 +52,11 @@ def test_losses_and_evaluations_are_those_of_the_api(
         expect(page.locator(".stats")).to_contain_text(words)
     image = page.get_by_role("figure", name="Loss", exact=True).get_by_role("img")
     expect(image).to_have_accessible_name(re.compile(f"training last {re.escape(last)}, "))
+    for kind, begins in (("CSV", b"version,training,evaluated\n"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=f"Loss as {kind}", exact=True).click()
+        assert saved.value.suggested_filename == f"loss.{kind.lower()}"
+        assert saved.value.path().read_bytes().startswith(begins)
 
 
 def test_the_best_model_is_shown_with_that_by_which_it_is_the_best(

@@ -22,6 +22,7 @@ class OutputFormat(enum.StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+    CSV = "csv"
 
     @property
     def of_data(self) -> bool:
@@ -29,19 +30,26 @@ class OutputFormat(enum.StrEnum):
         return self in {OutputFormat.JSON, OutputFormat.YAML}
 
 
-_HELP = "wide has more columns, json and yaml all there is."
+_HELP = "wide has more columns, json and yaml all there is; csv is of `jobs metrics` alone."
 FormatOption = Annotated[OutputFormat | None, typer.Option("--output", "-o", help=_HELP, show_default="table")]
 PlainFormatOption = Annotated[OutputFormat | None, typer.Option("--format", "-o", help=_HELP, show_default="table")]
 """The same for commands whose ``--output`` is a place."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print what the API answers, as JSON: -o json.")]
 
 
-def choose_format(output: OutputFormat | None, as_json: bool) -> OutputFormat:
+def choose_format(output: OutputFormat | None, as_json: bool, *, csv: bool = False) -> OutputFormat:
     """The format that was asked for.
 
+    Args:
+        output: what ``-o`` says.
+        as_json: whether ``--json`` was given.
+        csv: whether the command shows what is a table of numbers.
+
     Raises:
-        InvalidInputError: two were.
+        InvalidInputError: two were, or one that the command does not have.
     """
+    if output is OutputFormat.CSV and not csv:
+        raise InvalidInputError("-o csv is for `elasticdl jobs metrics`", fix="give table, wide, json or yaml")
     if as_json and output not in (None, OutputFormat.JSON):
         raise InvalidInputError(f"--json and -o {output} do not go together", fix="leave one of them out")
     return OutputFormat.JSON if as_json else output or OutputFormat.TABLE

@@ -275,6 +275,7 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chose
         job = client.submit(fields, model_zoo=zoo, idempotency_key=key)
     else:
         job = client.submit(prepared, idempotency_key=key)
+    write_line(f"page: {client.endpoint.url.rstrip('/')}/jobs/{job.id}", to=sys.stderr)
     if own["detach"]:
         write_line(job.id)
         _warn_of_too_few_slots(client, job)

@@ -289,14 +289,19 @@ app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps
 observing.register(app)
 
 
-@app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 --json")
+@app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 -o csv > metrics.csv")
 def metrics(job: JobGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Show the losses and evaluations of a job."""
     from elasticdl.cli.output import print_table
 
-    chosen = choose_format(output, as_json)
+    chosen = choose_format(output, as_json, csv=True)
     with connect() as client:
         found = client.metrics(find_job(client, job).id)
+    if chosen is OutputFormat.CSV:
+        from elasticdl.cli.metrics_csv import write_metrics
+
+        write_metrics(found, sys.stdout)
+        return
     if chosen.of_data:
         print_data(found, chosen)
         return

@@ -38,6 +38,7 @@ from elasticdl_api.web.bodies import BodyLimits, UnreadBodies
 from elasticdl_api.web.browsers import BrowserRules
 from elasticdl_api.web.methods import HeadMiddleware
 from elasticdl_api.web.needless_bodies import refuse_needless_body
+from elasticdl_api.web.page_addresses import PageAddresses
 from elasticdl_api.web.query_parameters import refuse_unknown_parameters
 from elasticdl_api.web.rate_limits import FailedTokensMiddleware, RequestRate, RequestRateMiddleware
 from elasticdl_api.web.representations import RepresentationMiddleware
@@ -139,6 +140,7 @@ def _add_middlewares(app: FastAPI, services: Services) -> None:
     app.add_middleware(FailedTokensMiddleware, rate=rate, admin_token=settings.admin_token)
     app.add_middleware(RepresentationMiddleware)
     app.add_middleware(RequestMeter)
+    app.add_middleware(PageAddresses)
     app.add_middleware(BrowserRules, hosts=settings.hosts)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(AccessLogMiddleware, log=services.access_log)

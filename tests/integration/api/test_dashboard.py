@@ -57,6 +57,18 @@ async def test_every_file_is_served_to_everybody_and_kept(api: Api) -> None:
         assert body
 
 
+async def test_the_address_of_a_job_is_its_page_in_a_browser_and_its_data_elsewhere(api: Api) -> None:
+    browser = {**NOBODY, "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/jobs", "/jobs/digits-x7k2p9", "/v1/jobs/digits-x7k2p9"):
+        answer = await api.http.get(path, headers=browser)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/#{path.removeprefix('/v1')}")
+        assert (answer.headers["vary"], answer.headers["cache-control"]) == ("Accept", "no-store")
+        assert (await api.http.get(path, headers={**NOBODY, "Accept": "*/*"})).status_code == 401
+        assert (await api.http.get(path, headers={"Accept": "application/json"})).status_code in (200, 404)
+    for path in ("/jobs/digits-x7k2p9/logs", "/jobs//evil.example", "/tokens"):
+        assert (await api.http.get(path, headers=browser)).status_code == 401
+
+
 async def test_the_page_says_whether_it_was_asked_for_with_a_session(api: Api) -> None:
     """For no script can see the cookie, and the page asks at once for what it shows where somebody is logged in."""
     stranger = await api.http.get("/", headers=NOBODY)

@@ -143,7 +143,8 @@ def test_each_command_that_shows_something_is_tried() -> None:
 @pytest.mark.parametrize("words", sorted(CALLS))
 def test_all_formats_tell_the_same(whole_api: FakeApi, cli: Cli, words: str) -> None:
     args = (*words.split(), *CALLS[words])
-    shown = {name: cli(*args, "-o", name) for name in OutputFormat}
+    shown = {name: cli(*args, "-o", name) for name in OutputFormat if name is not OutputFormat.CSV}
+    assert cli(*args, "-o", "csv").code == (0 if words == "jobs metrics" else 2)
     expected = {"status": {4}, "doctor": {0, 1}}.get(words, {0})
     assert {outcome.code for outcome in shown.values()} <= expected, shown
     assert all(outcome.out for outcome in shown.values()), shown

@@ -26,7 +26,7 @@ def test_a_minimum_above_the_cluster_is_told_at_once(api: FakeApi, cli: Cli, zoo
 
 def test_detached_training_uploads_once_and_prints_the_id_alone(api: FakeApi, cli: Cli, zoo: Path) -> None:
     outcome = cli(*TRAIN, "--num_workers=3", "--optimizer_params=lr=0.01", "--detach")
-    assert (outcome.code, outcome.out, outcome.err) == (0, "digits-1\n", "")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "digits-1\n", f"page: {api.url}/jobs/digits-1\n")
     (digest,) = api.bundles
     with zipfile.ZipFile(io.BytesIO(api.bundles[digest])) as bundle:
         assert bundle.namelist() == ["digits.py"]

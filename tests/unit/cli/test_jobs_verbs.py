@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
 
 import pytest
 
+from elasticdl.cli.metrics_csv import write_metrics
 from tests.fakes.api import NOW, FakeApi, make_job, make_status, sse
 from tests.unit.cli.conftest import Cli
 
@@ -142,6 +144,25 @@ def test_metrics_are_shown(api: FakeApi, cli: Cli) -> None:
     api.jobs["a-1"] = make_job("a-1")
     assert cli("jobs", "metrics", "a-1").out.splitlines()[1].split() == ["1", "0.5"]
     assert json.loads(cli("jobs", "metrics", "a-1", "--json").out)["evaluations"] == []
+    assert cli("jobs", "metrics", "a-1", "-o", "csv").out == "model_version,loss\n1,0.5\n"
+    outcome = cli("jobs", "get", "a-1", "-o", "csv")
+    assert (outcome.code, "-o csv is for `elasticdl jobs metrics`" in outcome.err) == (2, True)
+
+
+def test_metrics_as_csv_have_a_row_for_each_version_and_a_column_for_each_metric() -> None:
+    losses = [{"model_version": 2, "loss": 0.5}, {"model_version": 10, "loss": float("nan")}]
+    evaluations = [
+        {"model_version": 10, "metrics": {"auc": 0.75, "a,b": 1.0}},
+        {"model_version": 4, "metrics": {"auc": float("inf")}},
+    ]
+    written = io.StringIO()
+    write_metrics({"losses": losses, "evaluations": evaluations}, written)
+    assert written.getvalue().splitlines() == [
+        'model_version,loss,"evaluation.a,b",evaluation.auc',
+        "2,0.5,,",
+        "4,,,inf",
+        "10,nan,1.0,0.75",
+    ]
 
 
 def test_artifacts_are_listed_and_fetched(api: FakeApi, cli: Cli, tmp_path: Path) -> None:

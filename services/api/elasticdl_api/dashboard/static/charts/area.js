@@ -41,7 +41,7 @@ export function AreaChart({ title, areas, limit, height = 200, note, range, onRa
     ...(all.length > drawn.length ? [{ key: limit.key, label: limit.label, color: "faint", at: (plot, at) => measure(at === null ? limit.points.at(-1)[1] : plot.data.at(-1)[at]) }] : []),
   ];
   return html`<${Plot} title=${title} summary=${summarize(all, "time")} options=${options} data=${data} by="time" height=${height} range=${range}
-    onRange=${onRange} note=${note} legend=${legend} shape=${all.map((one) => one.key).join("|")} />`;
+    onRange=${onRange} note=${note} legend=${legend} curves=${all} shape=${all.map((one) => one.key).join("|")} />`;
 }
 
 /** The areas as heights above zero, highest first, on one list of x; a value stays until the next one. */

@@ -11,11 +11,11 @@ const MOST_DOTS = 80;
  * @typedef {{key: string, label: string, points: number[][], format?: (value: number) => string, color?: string,
  *   stepped?: boolean, dots?: boolean, dashed?: boolean, loading?: boolean}} Curve  points are [x, mean, min?, max?], by x.
  *
- * @param {{title: string, curves: Curve[], by?: "time" | "version", height?: number, fromZero?: boolean, log?: boolean, note?: any,
+ * @param {{title: string, curves: Curve[], by?: "time" | "version", height?: number, fromZero?: boolean, log?: boolean, note?: any, axis?: string,
  *   marks?: {x: number, label: string, tone?: string}[], range?: [number, number] | null,
  *   onRange?: (range: [number, number] | null) => void, empty?: string, loading?: boolean}} props
  */
-export function LineChart({ title, curves, by = "time", height = 180, fromZero = false, log = false, note, marks = [], range, onRange, empty = "No points yet", loading = curves.some((curve) => curve.loading) }) {
+export function LineChart({ title, curves, by = "time", height = 180, fromZero = false, log = false, note, axis = by, marks = [], range, onRange, empty = "No points yet", loading = curves.some((curve) => curve.loading) }) {
   const odd = curves.reduce((sum, curve) => sum + oddPoints(curve), 0);
   const drawn = curves.map((curve) => (log ? { ...curve, points: curve.points.filter((point) => point[1] > 0).map(([x, mean]) => [x, mean]) } : curve))
     .filter((curve) => curve.points.some((point) => isNumber(point[1])));
@@ -44,7 +44,7 @@ export function LineChart({ title, curves, by = "time", height = 180, fromZero =
     },
   }));
   return html`<${Plot} title=${title} summary=${summarize(drawn, by, marks)} options=${options} data=${data} shape=${shape} by=${by}
-    height=${height} range=${range} onRange=${onRange} legend=${legend} note=${odd ? html`${note} ${saidOfOdd(odd)}` : note} />`;
+    height=${height} range=${range} onRange=${onRange} legend=${legend} curves=${curves} axis=${axis} note=${odd ? html`${note} ${saidOfOdd(odd)}` : note} />`;
 }
 
 /** How many points of a curve cannot be drawn: NaN and the infinities. */

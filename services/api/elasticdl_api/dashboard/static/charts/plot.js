@@ -1,7 +1,9 @@
 /** A uPlot in a figure: made, resized, redrawn in other colours, and taken away. Charts say what is in it. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import uPlot from "../vendor/uplot.js";
+import { Button } from "../ui/elements.js";
 import { clock, count, day, exact, isNumber, measure } from "../ui/format.js";
+import { saveBlob } from "../ui/save.js";
 import { Empty, Loading } from "../ui/states.js";
 import { color } from "./colors.js";
 
@@ -54,13 +56,53 @@ export function Blank({ title, note, height, loading = false, empty }) {
     <div class="canvas blank" style=${{ height: `${height + 22}px` }}>${loading ? html`<${Loading} height=${height} label=${`Loading ${title}`} />` : html`<${Empty} title=${empty} />`}</div></figure>`;
 }
 
+/** A cell of a CSV file: quoted where it has to be; no spreadsheet takes a name for a formula. */
+const cell = (text) => {
+  const safe = /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+
+/** Curves as CSV: a row for each x, in order, and a column for each curve; times as in the API. */
+export function csvOf(curves, axis) {
+  const rows = new Map();
+  curves.forEach((curve, place) => {
+    for (const [x, value] of curve.points) {
+      if (!rows.has(x)) rows.set(x, new Array(curves.length).fill(""));
+      rows.get(x)[place] = value === null ? "" : String(value);
+    }
+  });
+  const places = [...rows.keys()].sort((a, b) => a - b);
+  const lines = places.map((x) => [axis === "time" ? new Date(x * 1000).toISOString() : String(x), ...rows.get(x)].join());
+  return [[axis, ...curves.map((curve) => cell(curve.label))].join(), ...lines, ""].join("\n");
+}
+
+/** A chart as a picture to be pasted elsewhere: on the page's ground, under its title and the names of its curves. */
+function pictureOf(canvas, title, legend) {
+  const scale = devicePixelRatio;
+  const head = 24 * scale;
+  const picture = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height + head });
+  const draw = picture.getContext("2d");
+  draw.fillStyle = getComputedStyle(document.body).backgroundColor;
+  draw.fillRect(0, 0, picture.width, picture.height);
+  draw.font = `${12 * scale}px system-ui, sans-serif`;
+  let left = 8 * scale;
+  for (const [text, name] of [[title, "text"], ...legend.map((one) => [one.label, one.color])]) {
+    draw.fillStyle = color(name);
+    draw.fillText(text, left, 16 * scale);
+    left += draw.measureText(text).width + 12 * scale;
+  }
+  draw.drawImage(canvas, 0, head);
+  return picture;
+}
+
 /**
  * @param {{title: string, summary: string, options: (width: number) => object, data: any[], shape: string, by: string,
  *   height?: number, range?: [number, number] | null, onRange?: (range: [number, number] | null) => void,
- *   legend: {key: string, label: string, color: string, at: (plot: object, place: number | null) => string}[], note?: any}} props
+ *   legend: {key: string, label: string, color: string, at: (plot: object, place: number | null) => string}[], note?: any,
+ *   curves: import("./line.js").Curve[], axis?: string}} props  `curves` are saved as CSV, `axis` heads their column of x.
  *   `shape` names how the options are; when it changes the plot is made anew, else it only gets new data.
  */
-export function Plot({ title, summary, options, data, shape, by, height = 180, range = null, onRange, legend, note }) {
+export function Plot({ title, summary, options, data, shape, by, height = 180, range = null, onRange, legend, note, curves, axis = by }) {
   const holder = useRef(null);
   const plot = useRef(null);
   const latest = useRef({});
@@ -122,8 +164,12 @@ export function Plot({ title, summary, options, data, shape, by, height = 180, r
   const keep = (key) => (element) => {
     if (element) values.current.set(key, element);
   };
+  const file = title.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+  const saveCsv = () => saveBlob(`${file}.csv`, new Blob([csvOf(curves, axis)], { type: "text/csv" }));
+  const savePng = () => pictureOf(plot.current.ctx.canvas, title, latest.current.legend).toBlob((blob) => saveBlob(`${file}.png`, blob));
   return html`<figure class="chart" aria-label=${title}>
-    <figcaption><h3>${title}</h3>${note && html`<span class="note">${note}</span>`}<span class="where" ref=${where} aria-hidden="true"></span></figcaption>
+    <figcaption><h3>${title}</h3>${note && html`<span class="note">${note}</span>`}<span class="where" ref=${where} aria-hidden="true"></span>
+      <span class="save"><${Button} kind="quiet" class="small" aria-label=${`${title} as CSV`} onClick=${saveCsv}>CSV<//><${Button} kind="quiet" class="small" aria-label=${`${title} as PNG`} onClick=${savePng}>PNG<//></span></figcaption>
     <ul class="legend" aria-hidden="true">${legend.map((one) => html`<li key=${one.key}><i style=${{ background: `var(--${one.color})` }}></i>${one.label}<b ref=${keep(one.key)}></b></li>`)}</ul>
     <div class="canvas" ref=${holder} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}: ${summary}`}></div>
   </figure>`;

@@ -87,7 +87,7 @@ export default function Compare({ query, all }) {
     ${ids.length === 0 ? null : jobs.length === 0 ? read.loading && html`<${Loading} height=${300} />` : html`<div class="grid">
       <${Panel} title="Jobs" class="flush"><${Table} caption="Jobs" columns=${summaryColumns(ids)} rows=${jobs.map(({ job }, place) => ({ ...job, place }))} id=${(job) => job.id} /><//>
       ${shown.length === 0 && html`<${Panel}><${Empty} title="These jobs have no curves" /><//>`}
-      ${shown.map((name) => html`<${Panel} key=${name} class="half"><${LineChart} title=${name === "samples_per_second" ? "Samples/s" : words(name)} by="version" note=${by === "time" ? "minutes since the start" : "over model versions"}
+      ${shown.map((name) => html`<${Panel} key=${name} class="half"><${LineChart} title=${name === "samples_per_second" ? "Samples/s" : words(name)} by="version" axis=${by === "time" ? "minutes" : "version"} note=${by === "time" ? "minutes since the start" : "over model versions"}
         fromZero=${name === "samples_per_second"} curves=${curvesOf(jobs, name, by)} /><//>`)}
       <${Panel} title="Settings" class="flush" note=${`${settings.filter((one) => one.differs).length} differ`} actions=${html`<label class="row"><input type="checkbox" checked=${only} onChange=${(event) => setOnly(event.target.checked)} /> Only what differs</label>`}>
         <${Table} caption="Settings" rows=${rows} id=${(one) => one.name} mark=${(one) => (one.differs && !only ? "warn" : undefined)} empty=${html`<${Empty} title=${jobs.length > 1 ? "They were asked for the same" : "Nothing to compare with"} />`}
