@@ -14,10 +14,12 @@ from elasticdl.cli.flags import VERBS, Flag, flags_of, mapping_of, rewrite
 from elasticdl.cli.formats import OutputFormat, choose_format, print_data
 from elasticdl.cli.job_names import complete_job, find_job
 from elasticdl.cli.output import EXIT_OK, write_line
-from elasticdl.cli.script_command import flags_of_script
+from elasticdl.cli.script_command import OWN, flags_of_script
+from elasticdl_core.contract.row import Verdict
 from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.job import JobType
 from elasticdl_core.job.fields import ALL_REDUCE
+from elasticdl_core.job.ways import Way, become
 
 if TYPE_CHECKING:
     from elasticdl.client import Client, Job
@@ -117,18 +119,18 @@ def register(app: typer.Typer) -> None:
             epilog=_EPILOGS[verb],
             no_args_is_help=True,
             rich_help_panel="Jobs",
-        )(_callback(kind))
+        )(_callback(kind, script=verb == "run"))
 
 
-def _callback(kind: JobType) -> Callable[..., None]:
-    """A function whose signature has a parameter for every flag, for typer to read."""
+def _callback(kind: JobType, *, script: bool) -> Callable[..., None]:
+    """A function whose signature has a parameter for every flag, for typer to read; help shows what is taken."""
     options = _own_options(kind)
 
     def run(**given: Any) -> None:
         own = {name: given.pop(name) for name in map(_parameter_name, options)}
         raise typer.Exit(_run(kind, given, own))
 
-    parameters = [_parameter(flag) for flag in flags_of(kind).values()]
+    parameters = [_parameter(flag, hidden=script and not _of_scripts(flag.name)) for flag in flags_of(kind).values()]
     for name, (takes_value, default, text) in options.items():
         completed = complete_job if name == "from" else None
         names = [f"--{name}", "-o"] if name == "format" else [f"--{name}"]
@@ -145,7 +147,13 @@ def _callback(kind: JobType) -> Callable[..., None]:
     return run
 
 
-def _parameter(flag: Flag) -> inspect.Parameter:
+def _of_scripts(name: str) -> bool:
+    """Whether a script takes a flag, on a cluster or here."""
+    ways = (Way.SCRIPT, Way.LOCAL_SCRIPT)
+    return name not in OWN and any(become(name, way)[0] is not Verdict.REFUSED for way in ways)
+
+
+def _parameter(flag: Flag, *, hidden: bool) -> inspect.Parameter:
     names = [f"--{name}" for name in (flag.name, *flag.aliases)]
     option = typer.Option(
         *names,
@@ -153,6 +161,7 @@ def _parameter(flag: Flag) -> inspect.Parameter:
         help=flag.help + (f" (default {flag.default})" if flag.default else ""),
         rich_help_panel=flag.panel,
         show_default=False,
+        hidden=hidden,
     )
     annotation = Annotated[str | None, option]
     return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

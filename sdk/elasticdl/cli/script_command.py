@@ -10,7 +10,8 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.fields import SCRIPT
 
 _FIX = "write `elasticdl run SCRIPT.py [FLAGS] -- [ARGUMENTS OF THE SCRIPT]`"
-_OWN = ("model_zoo", "model_bundle", "model_def", "script_args")
+OWN = ("model_zoo", "model_bundle", "model_def", "script_args")
+"""Fields of a job that follow from the script."""
 
 
 def flags_of_script(args: Sequence[str]) -> list[str]:
@@ -34,7 +35,7 @@ def flags_of_script(args: Sequence[str]) -> list[str]:
     flags.remove(script)
     for flag in flags:
         name = flag.removeprefix("--").partition("=")[0].replace("-", "_")
-        if flag.startswith("--") and name in _OWN:
+        if flag.startswith("--") and name in OWN:
             raise InvalidInputError(f"{flag} means nothing to `elasticdl run`", fix=_FIX)
     path = Path(script).expanduser().absolute()
     if not path.is_file():

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +38,8 @@ MAX_DEPTH = 20
 """Most folders above one file."""
 MAX_FILE_BYTES = 16 << 20
 """Most bytes of one file when packing; larger ones are data, not code."""
+IGNORE_FILE = ".elasticdlignore"
+"""Patterns of files of a zoo that do not travel."""
 ZOO_NAME = "model_zoo"
 """The directory of a bundle that does not say its zoo's name."""
 _ZOO_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -75,7 +77,8 @@ def digest_hex(digest: str) -> str:
 def pack_bundle(directory: str | os.PathLike[str], *, data: Iterable[str] = ()) -> tuple[bytes, str]:
     """Packs a directory of model modules and small files.
 
-    Hidden files, ``__pycache__`` and compiled modules are left out, and so are the data of a job that lie in the zoo.
+    Hidden files, ``__pycache__`` and compiled modules are left out, and so are the data of a job that lie in the zoo,
+    and what the zoo's ``.elasticdlignore`` names, by the rules of ``.gitignore``.
 
     Args:
         directory: the model zoo.
@@ -215,17 +218,36 @@ def _below(root: Path, data: Iterable[str]) -> re.Pattern[str] | None:
 
 def _files(root: Path) -> Iterator[Path]:
     """The files of a zoo, those behind links within it included: modules are imported through links, too."""
+    ignored = _ignored_by(root)
     for folder, directories, names in os.walk(root, followlinks=True):
-        directories[:] = sorted(d for d in directories if not d.startswith(".") and d not in _IGNORED)
+        here = Path(folder).relative_to(root)
+        kept = (d for d in directories if not d.startswith(".") and d not in _IGNORED)
+        directories[:] = sorted(d for d in kept if not ignored(f"{(here / d).as_posix()}/"))
         for name in directories:
             _check_link(root, Path(folder, name))
         for name in sorted(names):
             path = Path(folder, name)
-            if name.startswith(".") or name.endswith((".pyc", ".pyo")):
+            if name.startswith(".") or name.endswith((".pyc", ".pyo")) or ignored((here / name).as_posix()):
                 continue
             _check_link(root, path)
             if path.is_file():
                 yield path
+
+
+def _ignored_by(root: Path) -> Callable[[str], bool]:
+    """Whether a zoo's ignore file leaves a path out; relative to the zoo, with a slash at the end of a folder."""
+    path = root / IGNORE_FILE
+    if not path.is_file():
+        return lambda _: False
+    from pathspec import GitIgnoreSpec
+
+    try:
+        spec = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{path} cannot be read: {error}", fix="write one pattern a line, as in .gitignore, in UTF-8"
+        ) from error
+    return spec.match_file
 
 
 def _check_link(root: Path, path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
+from elasticdl.cli.main import build_app
 from elasticdl.cli.script_command import flags_of_script
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
@@ -17,6 +19,15 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text("import elasticdl.torch\n")
     return path
+
+
+def test_help_shows_what_scripts_take_and_nothing_else() -> None:
+    commands = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+    shown = {one.name for one in commands["run"].params if not one.hidden}
+    assert {"minibatch_size", "num_epochs", "training_data", "max_workers", "local"} <= shown
+    refused = {"model_def", "model_zoo", "evaluation_steps", "export_formats", "num_ps", "max_staleness", "xla"}
+    assert refused <= {one.name for one in commands["run"].params} - shown
+    assert refused - {"model_bundle"} <= {one.name for one in commands["train"].params if not one.hidden}
 
 
 @pytest.mark.parametrize("order", ["first", "last"])

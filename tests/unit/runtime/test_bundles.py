@@ -52,6 +52,23 @@ def _member(name: str, mode: int = 0) -> zipfile.ZipInfo:
     return info
 
 
+def test_what_an_ignore_file_names_does_not_travel(tmp_path: Path) -> None:
+    zoo = _zoo(tmp_path)
+    (zoo / "notes").mkdir()
+    for name in ("notes/a.md", "notes/kept.md", "big.bin", "sub/big.bin"):
+        (zoo / name).write_text("x")
+    (zoo / ".elasticdlignore").write_text("# what is not code\n/big.bin\nnotes/*\n!notes/kept.md\nvocabulary.*\n")
+    with zipfile.ZipFile(io.BytesIO(pack_bundle(zoo)[0])) as archive:
+        assert archive.namelist() == ["model.py", "notes/kept.md", "sub/big.bin"]
+    (zoo / "linked").symlink_to(tmp_path)
+    (zoo / ".elasticdlignore").write_text("linked\nsub/\nnotes/\n")
+    with zipfile.ZipFile(io.BytesIO(pack_bundle(zoo)[0])) as archive:
+        assert archive.namelist() == ["big.bin", "model.py"]
+    (zoo / ".elasticdlignore").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidInputError, match="elasticdlignore cannot be read"):
+        pack_bundle(zoo)
+
+
 def test_round_trip_without_hidden_and_compiled_files(tmp_path: Path) -> None:
     data, digest = pack_bundle(_zoo(tmp_path))
     assert digest == digest_of(data)
