@@ -257,7 +257,7 @@ class FakeApi:
 
     def _route(self, http: Any, seen: Seen) -> None:
         routes: list[tuple[str, str, Callable[..., None]]] = [
-            ("HEAD|PUT", r"/bundles/(sha256:[0-9a-f]{64})", self._bundle),
+            ("GET|HEAD|PUT", r"/bundles/(sha256:[0-9a-f]{64})", self._bundle),
             ("POST", r"/jobs", self._submit),
             ("GET", r"/jobs", self._list),
             ("GET", r"/jobs/([^/]+)", self._get),
@@ -289,7 +289,11 @@ class FakeApi:
         problem(http, 404, "not_found", f"there is no {seen.method} {seen.path}")
 
     def _bundle(self, http: Any, seen: Seen, digest: str) -> None:
-        if seen.method == "HEAD":
+        if seen.method == "GET" and digest in self.bundles:
+            answer(http, 200, self.bundles[digest])
+        elif seen.method == "GET":
+            problem(http, 404, "not_found", f"there is no bundle {digest}")
+        elif seen.method == "HEAD":
             answer(http, 200 if digest in self.bundles else 404, b"")
         elif digest != "sha256:" + hashlib.sha256(seen.body).hexdigest():
             problem(http, 400, "invalid_input", "the body does not have that digest")

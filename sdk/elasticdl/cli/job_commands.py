@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -177,13 +180,19 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
     if own["dry_run"] and (own["detach"] or own["idempotency_key"]):
         foreign_flag = "--detach" if own["detach"] else "--idempotency-key"
         raise InvalidInputError(f"{foreign_flag} means nothing with --dry-run", fix="leave one of them out")
-    from elasticdl.submission import prepare
-
     chosen = choose_format(own["format"], own["json"])
     mapping = mapping_of(kind, given)
     zoo_is_here = True
-    if own.get("from_job"):
-        mapping, zoo_is_here = _with_job(own["from_job"], mapping, local=own["local"])
+    with contextlib.ExitStack() as until_the_end:
+        if own.get("from_job"):
+            folder = Path(until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="elasticdl-zoo-")))
+            mapping, zoo_is_here = _with_job(own["from_job"], mapping, folder if own["local"] else None)
+        return _run_prepared(mapping, own, chosen, zoo_is_here=zoo_is_here)
+
+
+def _run_prepared(mapping: dict[str, Any], own: dict[str, Any], chosen: OutputFormat, *, zoo_is_here: bool) -> int:
+    from elasticdl.submission import prepare
+
     prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
     if own["local"]:
         from elasticdl_core.job import JobSpec
@@ -243,8 +252,13 @@ def _try_out(prepared: dict[str, Any], *, local: bool, chosen: OutputFormat) -> 
     return EXIT_OK
 
 
-def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict[str, Any], bool]:
+def _with_job(given: str, mapping: dict[str, Any], here: Path | None) -> tuple[dict[str, Any], bool]:
     """Adds what a job trained to what was given; and whether the model zoo is a directory of this machine.
+
+    Args:
+        given: the job and, behind an ``@``, a version.
+        mapping: what was given besides.
+        here: where a local run has the job's code unpacked; None for a job of the cluster.
 
     Raises:
         InvalidInputError: that job has no such checkpoint, or what was given does not go with it.
@@ -261,17 +275,14 @@ def _with_job(given: str, mapping: dict[str, Any], *, local: bool) -> tuple[dict
         )
     with connect() as client:
         fields = continue_from(find_job(client, name), int(version) if at else None, JobType(mapping["type"]))
+        own_code = {"model_zoo", "model_bundle"} & mapping.keys()
+        if here is not None and not own_code and "model_bundle" in fields:
+            fields["model_zoo"] = str(client.unpack(fields.pop("model_bundle"), here))
     if mapping.get("distribution_strategy") == ALL_REDUCE:
         fields.pop("embedding_threshold_bytes", None)  # no embedding becomes a table of parameter servers
-    own_code = {"model_zoo", "model_bundle"} & mapping.keys()
     if own_code:
         fields = {name: value for name, value in fields.items() if name not in {"model_zoo", "model_bundle"}}
-    elif local and "model_bundle" in fields:
-        raise InvalidInputError(
-            f"the code of job {name} lies packed on the cluster, and --local runs from a directory",
-            fix="give --model_zoo DIR, or leave --local out",
-        )
-    return {**fields, **mapping}, bool(own_code) or local
+    return {**fields, **mapping}, bool(own_code) or here is not None
 
 
 def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chosen: OutputFormat) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elasticdl_core.job.fields import default_of
+from elasticdl_runtime.bundles import pack_bundle
 from tests.fakes.api import FakeApi, make_job
 from tests.unit.cli.conftest import Cli
 
@@ -103,6 +105,20 @@ def test_newer_code_can_be_given(trained: FakeApi, cli: Cli) -> None:
     assert "model_zoo" not in body
 
 
+def test_a_local_run_unpacks_the_code_of_the_job(trained: FakeApi, cli: Cli, zoo: Path) -> None:
+    content, digest = pack_bundle(zoo)
+    trained.bundles[digest] = content
+    trained.jobs["digits-1"]["spec"] = {**SPEC, "model_bundle": digest}
+    (zoo / "digits.py").write_text("")  # the checks of the module are made on the job's
+    outcome = cli("predict", "--from=digits", "--prediction_data=data", "--local", "--dry-run", "--json")
+    assert outcome.code == 0, outcome.err
+    spec = json.loads(outcome.out)["spec"]
+    assert "model_bundle" not in spec and Path(spec["model_zoo"]).name == "zoo"
+    assert not Path(spec["model_zoo"]).exists(), "it is there as long as the run is"
+    trained.bundles[digest] += b"x"
+    assert "what came is not the bundle" in cli("predict", "--from=digits", "--prediction_data=data", "--local").err
+
+
 def test_a_shared_directory_of_the_job_is_named_as_it_was(trained: FakeApi, cli: Cli) -> None:
     trained.jobs["digits-1"]["spec"] = {**SPEC, "model_bundle": "", "model_zoo": "/shared/zoo-of-the-cluster"}
     assert cli("predict", "--from=digits", "--prediction_data=data", "--detach").code == 0
@@ -118,7 +134,7 @@ def test_a_shared_directory_of_the_job_is_named_as_it_was(trained: FakeApi, cli:
         (("--from=digits@",), "'' is no model version"),
         (("--from=nobody",), "there is no job 'nobody'"),
         (("--from=digits", "--checkpoint_dir_for_init=c"), "both name a checkpoint"),
-        (("--from=digits", "--local"), "give --model_zoo DIR"),
+        (("--from=digits", "--local"), f"there is no bundle {DIGEST}"),
         (("--from",), "--from lacks its value"),
     ],
 )

@@ -35,7 +35,7 @@ from elasticdl.client.requests import (
 from elasticdl.client.retry import Patience, RetryPolicy
 from elasticdl.client.transport import Filter, asks_for_none, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
-from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec, JobState, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
@@ -109,6 +109,29 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
     async def upload(self, model_zoo: str | os.PathLike[str]) -> str:
         """Packs and uploads a directory of model modules; gives its digest, for ``model_bundle``."""
         return await self._upload(Path(model_zoo), ())
+
+    async def unpack(self, digest: str, folder: str | os.PathLike[str]) -> Path:
+        """Fetches a bundle of model modules and unpacks it.
+
+        Args:
+            digest: the ``model_bundle`` of a job.
+            folder: where the zoo's directory is to be.
+
+        Returns:
+            The zoo's directory.
+
+        Raises:
+            ConflictError: what came is another bundle.
+        """
+        from elasticdl_runtime.bundles import digest_of, unpack_zoo
+
+        request = Request("GET", f"/bundles/{digest}", read_timeout_s=UPLOAD_TIMEOUT_S)
+        content = (await self._api.exchange(request)).body
+        if digest_of(content) != digest:
+            raise ConflictError(f"what came is not the bundle {digest}", fix="try again")
+        packed = Path(folder) / "bundle.zip"
+        await run_blocking(packed.write_bytes, content)
+        return Path(await run_blocking(unpack_zoo, packed, folder))
 
     async def get(self, job_id: str) -> Job:
         """One job as it is now."""
