@@ -204,14 +204,33 @@ def _run_prepared(mapping: dict[str, Any], own: dict[str, Any], chosen: OutputFo
         _tell_of_updates(prepared)
     if own["dry_run"]:
         return _try_out(prepared, local=own["local"], chosen=chosen)
-    if own["local"]:
-        from elasticdl.cli.local import run_local
+    target = None
+    if prepared.get("type") == JobType.PREDICTION and prepared.get("output"):
+        from elasticdl.cli.one_prediction_file import target_of
 
-        return run_local(prepared, chosen)
-    from elasticdl.cli.connection import connect
+        target = target_of(prepared["output"], detached=bool(own["detach"]))
+    with contextlib.ExitStack() as until_the_end:
+        parts = None
+        if target is not None:
+            parts = Path(until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="elasticdl-predictions-")))
+            prepared = {name: value for name, value in prepared.items() if name != "output"} | {
+                "output_format": "csv"
+            }
+        if own["local"]:
+            from elasticdl.cli.local import run_local
 
-    with connect() as client:
-        return _submit(client, prepared, own, chosen)
+            code = run_local({**prepared, "output": str(parts)} if parts else prepared, chosen)
+        else:
+            from elasticdl.cli.connection import connect
+
+            with connect() as client:
+                code = _submit(client, prepared, own, chosen, parts)
+        if target is not None and parts is not None and code == EXIT_OK:
+            from elasticdl.cli.one_prediction_file import join_predictions
+
+            join_predictions(parts.iterdir(), target)
+            write_line(f"predictions: {target}", to=sys.stderr)
+        return code
 
 
 _SCHEDULED_BY = ("min_workers", "max_workers", "priority", "model_def", "minibatch_size", "num_ps", "use_async")
@@ -285,7 +304,10 @@ def _with_job(given: str, mapping: dict[str, Any], here: Path | None) -> tuple[d
     return {**fields, **mapping}, bool(own_code) or here is not None
 
 
-def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chosen: OutputFormat) -> int:
+def _submit(
+    client: Client, prepared: dict[str, Any], own: dict[str, Any], chosen: OutputFormat, into: Path | None
+) -> int:
+    """Submits a job and follows it; what it made goes into a folder, if one is given and it succeeded."""
     from elasticdl.cli.following import follow_to_end
 
     key = own["idempotency_key"] or None
@@ -300,7 +322,10 @@ def _submit(client: Client, prepared: dict[str, Any], own: dict[str, Any], chose
         write_line(job.id)
         _warn_of_too_few_slots(client, job)
         return 0
-    return follow_to_end(client, job.id, chosen)
+    code = follow_to_end(client, job.id, chosen)
+    if into is not None and code == EXIT_OK:
+        client.download(job.id, into)
+    return code
 
 
 def _warn_of_too_few_slots(client: Client, job: Job) -> None:
