@@ -219,7 +219,9 @@ def _run_prepared(mapping: dict[str, Any], own: dict[str, Any], chosen: OutputFo
         if own["local"]:
             from elasticdl.cli.local import run_local
 
-            code = run_local({**prepared, "output": str(parts)} if parts else prepared, chosen)
+            code = run_local(
+                {**prepared, "output": str(parts)} if parts else prepared, chosen, lists_files=parts is None
+            )
         else:
             from elasticdl.cli.connection import connect
 

@@ -45,12 +45,15 @@ _NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:
 """What TensorFlow's native code prints while it is imported, before its own log level counts."""
 
 
-def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputFormat.TABLE) -> int:
+def run_local(
+    prepared: Mapping[str, Any], output_format: OutputFormat = OutputFormat.TABLE, *, lists_files: bool = True
+) -> int:
     """Runs a job in a process of its own on this machine; returns the exit code.
 
     Args:
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
         output_format: as JSON or YAML the final report is printed on standard output, and all else on standard error.
+        lists_files: whether the files that it made are there for whoever reads the end.
     """
     spec = JobSpec.from_mapping(prepared)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
@@ -72,7 +75,7 @@ def run_local(prepared: Mapping[str, Any], output_format: OutputFormat = OutputF
             assert process.stdout is not None
             last = show(reports(process.stdout), view)
             code = process.wait()
-    return _conclude(last, code, output_format)
+    return _conclude(last if lists_files else {**last, "artifacts": []}, code, output_format)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def join_predictions(parts: Iterable[Path], target: Path) -> int:
     """Joins the files of tasks into one, which is there as a whole or not at all.
 
     Args:
-        parts: CSV files of predictions with the columns ``file`` and ``row``, whose names end with a range of records.
+        parts: CSV files of predictions with the columns ``file`` and ``row``, whose names end with the records.
         target: the file.
 
     Returns:
