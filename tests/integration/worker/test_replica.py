@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_one_microbatch_a_step_is_a_step_of_a_local_run(job: Any) -> None:
     for step in range(6):
         make_step([replica], spec, step, microbatches=1)
 
-    preparation = preparation_of(spec)
+    preparation = preparation_of(dataclasses.replace(spec, distribution_strategy="AllReduceStrategy"))
     local: Any = TensorFlowFramework().prepare_local(preparation)
     shard = Shard(task_of(spec).shard.name, 0, 6 * MICROBATCH)
     for batch in (batch for start in range(6) for batch in preparation.source.minibatches(slice_of(shard, start))):

@@ -129,7 +129,7 @@ def test_one_microbatch_a_step_is_a_step_of_a_local_run(name: str, job: Any, tmp
             files = [CheckpointPart(replica.layout, kept, rank, 2, {}).write(tmp_path) for rank in range(2)]
             replica.load(read_state(str(tmp_path), files, replica.layout)[0])
         make_step([replica], spec, step, microbatches=1)
-    local = locally(spec, 12)
+    local = locally(dataclasses.replace(spec, distribution_strategy="AllReduceStrategy"), 12)
     wanted = local.model.values()
     assert replica.state().values.keys() == wanted.keys()
     for key, value in replica.state().values.items():
