@@ -57,6 +57,28 @@ def test_filters_order_and_search_are_in_the_address(
     expect(page).to_have_url(f"{recorded.url}/#/jobs?sort=owner&q=story")
 
 
+def test_chosen_values_are_columns_to_sort_and_filter_by(
+    visit: Callable[..., Visit], recorded: RecordedCluster, api: Client
+) -> None:
+    page, client = visit(recorded, path="/#/jobs?show=metric:auc").page, api(recorded)
+    table = page.get_by_role("table", name="Jobs")
+    shown_ids(page)
+    known = client.get("/jobs", params={"limit": 500}).json()["jobs"]
+    values = {job["id"]: job["status"].get("metrics", {}).get("auc") for job in known}
+    table.get_by_role("button", name="auc").click()
+    expect(table.get_by_role("columnheader", name="auc")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_text(f"{len(known)} of the newest {len(known)}")).to_be_visible()
+    best = max((value for value in values.values() if value is not None), default=None)
+    assert best is not None
+    page.get_by_label("Where").fill(f"metric:auc<{best}")
+    page.get_by_label("Where").press("Enter")
+    fewer = sum(value is not None and value < best for value in values.values())
+    expect(page.get_by_text(f"{fewer} of the newest {len(known)}")).to_be_visible()
+    page.get_by_label("Where").fill("auc>1")
+    page.get_by_label("Where").press("Enter")
+    expect(page.get_by_label("Where")).to_have_attribute("aria-invalid", "true")
+
+
 def test_by_progress_workers_end_owner_and_choice(
     visit: Callable[..., Visit], recorded: RecordedCluster, api: Client
 ) -> None:

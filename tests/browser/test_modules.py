@@ -176,6 +176,42 @@ def test_a_chart_as_csv_has_a_row_for_each_place_and_a_column_for_each_curve(cal
     assert call("charts/plot.js", "m.csvOf(a, 'time')", time) == "time,loss\n2023-11-14T22:13:20.000Z,1\n"
 
 
+def test_values_of_jobs_are_sorted_and_filtered_as_the_command_line_does(call: Call) -> None:
+    def job(name: str, auc: Any, **spec: Any) -> dict[str, Any]:
+        return {"id": name, "status": {"metrics": {} if auc is None else {"auc": auc}}, "spec": spec}
+
+    jobs = [
+        job("a", 0.5, labels={"team": "x"}, optimizer_params={"lr": 0.1}),
+        job("b", None, num_epochs=3),
+        job("c", 0.75, labels={"team": "y"}, model_params={"lr": "0.01"}),
+        job("d", "NaN"),
+    ]
+    order = "(a[0], m.inOrderOf(a[0], a[1]).map((one) => one.id).join(''))"
+    for sort, wanted in (
+        ("metric:auc", "acbd"),
+        ("-metric:auc", "cabd"),
+        ("param:lr", "cabd"),
+        ("-label:team", "cabd"),
+    ):
+        assert call("views/jobs/values.js", order, [jobs, sort]) == wanted, sort
+    kept = "a[0].filter((one) => m.holds(one, m.conditionOf(a[1]))).map((one) => one.id).join('')"
+    for text, wanted in (
+        ("metric:auc>=0.75", "c"),
+        ("label:team!=x", "c"),
+        ("param:lr<0.1", "c"),
+        ("spec:num_epochs=3", "b"),
+    ):
+        assert call("views/jobs/values.js", kept, [jobs, text]) == wanted, text
+    assert call("views/jobs/values.js", "m.conditionOf(a)", "auc>1") is None
+    assert call("views/jobs/values.js", "m.offeredKeys(a)", jobs) == ["label:team", "metric:auc", "param:lr"]
+    assert call("views/jobs/values.js", "m.keysOf(a)", "metric:auc, x,param:lr,metric:auc") == [
+        "metric:auc",
+        "param:lr",
+    ]
+    best = [["auc", [0.5, 0.75]], ["val_loss", [0.5, 0.75, "NaN"]], ["odd", [1, 2]], ["auc", [1]]]
+    assert call("views/jobs/values.js", "a.map((one) => m.bestOf(...one))", best) == [0.75, 0.5, None, None]
+
+
 def test_points_of_long_spans_give_way_to_finer_ones(call: Call) -> None:
     points = [[0, 1], [60, 2], [120, 3], [65, 4], [70, 5], [75, 6]]
     assert call("series.js", "m.inOrder(a, 74)", points) == [[0, 1], [60, 2], [65, 4], [70, 5]]

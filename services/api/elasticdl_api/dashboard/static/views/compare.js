@@ -15,6 +15,7 @@ import { Table } from "../ui/table.js";
 import { Elapsed } from "../ui/time.js";
 import { metricNames } from "./job/overview.js";
 import { valueText } from "./job/specification.js";
+import { bestOf } from "./jobs/values.js";
 
 const MOST = 8;
 const RELOAD_MS = 10_000;
@@ -85,7 +86,7 @@ export default function Compare({ query, all }) {
     <${Chooser} ids=${ids} />
     ${read.errors.map(({ id, error }) => html`<${ErrorState} key=${id} error=${error} />`)}
     ${ids.length === 0 ? null : jobs.length === 0 ? read.loading && html`<${Loading} height=${300} />` : html`<div class="grid">
-      <${Panel} title="Jobs" class="flush"><${Table} caption="Jobs" columns=${summaryColumns(ids)} rows=${jobs.map(({ job }, place) => ({ ...job, place }))} id=${(job) => job.id} /><//>
+      <${Panel} title="Jobs" class="flush"><${Table} caption="Jobs" columns=${summaryColumns(ids, jobs.map(({ job }) => job))} rows=${jobs.map(({ job }, place) => ({ ...job, place }))} id=${(job) => job.id} /><//>
       ${shown.length === 0 && html`<${Panel}><${Empty} title="These jobs have no curves" /><//>`}
       ${shown.map((name) => html`<${Panel} key=${name} class="half"><${LineChart} title=${name === "samples_per_second" ? "Samples/s" : words(name)} by="version" axis=${by === "time" ? "minutes" : "version"} note=${by === "time" ? "minutes since the start" : "over model versions"}
         fromZero=${name === "samples_per_second"} curves=${curvesOf(jobs, name, by)} /><//>`)}
@@ -96,12 +97,23 @@ export default function Compare({ query, all }) {
   </div>`;
 }
 
-const summaryColumns = (ids) => [
+/** What was evaluated last, the best of several jobs marked where the metric's name says which that is. */
+function Evaluated({ job, jobs }) {
+  const metrics = Object.entries(job.status.metrics || {}).filter(([name]) => name !== "loss" || jobs.length > 1);
+  if (metrics.length === 0) return "–";
+  return metrics.map(([name, value], place) => {
+    const best = bestOf(name, jobs.map((one) => (one.status.metrics || {})[name])) === value;
+    const text = `${name} ${measure(value)}`;
+    return html`<span key=${name}>${place > 0 && ", "}${best ? html`<b title="The best of these jobs">${text}<span class="hidden"> (the best)</span></b>` : text}</span>`;
+  });
+}
+
+const summaryColumns = (ids, jobs) => [
   { key: "job", label: "Job", cell: (job) => html`<span class="row nowrap"><i class="swatch" aria-hidden="true" style=${{ background: `var(--${seriesColor(job.place)})` }}></i><a class="name" href=${href(`/jobs/${job.id}`)}><span>${job.name}</span><small>${job.id}</small></a></span>` },
   { key: "state", label: "State", cell: (job) => html`<${StateBadge} state=${job.state} desired=${job.desired} />` },
   { key: "progress", label: "Progress", number: true, cell: (job) => percent(fractionOf(job)), narrow: "hide" },
   { key: "loss", label: "Loss", number: true, cell: (job) => measure(job.status.loss) },
-  { key: "metrics", label: "Evaluated", number: true, cell: (job) => Object.entries(job.status.metrics || {}).filter(([name]) => name !== "loss").map(([name, value]) => `${name} ${measure(value)}`).join(", ") || "–", narrow: "hide" },
+  { key: "metrics", label: "Evaluated", number: true, cell: (job) => html`<${Evaluated} job=${job} jobs=${jobs} />`, narrow: "hide" },
   { key: "speed", label: "Samples/s", number: true, cell: (job) => compact(job.status.samples_per_second), narrow: "hide" },
   { key: "version", label: "Version", number: true, cell: (job) => count(job.status.model_version), narrow: "hide" },
   { key: "took", label: "Time", number: true, cell: (job) => html`<${Elapsed} from=${job.started_at} until=${job.finished_at} />`, narrow: "hide" },
