@@ -289,7 +289,7 @@ app.command("logs", epilog="Example: elasticdl jobs logs digits-x7k2p9 --role ps
 observing.register(app)
 
 
-@app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 -o csv > metrics.csv")
+@app.command("metrics", epilog="Example: elasticdl jobs metrics digits-x7k2p9 -o csv")
 def metrics(job: JobGiven, output: FormatOption = None, as_json: JsonOption = False) -> None:
     """Show the losses and evaluations of a job."""
     from elasticdl.cli.output import print_table
