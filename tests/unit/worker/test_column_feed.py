@@ -51,7 +51,6 @@ def pipeline(framework: str, path: Path, feed: Any, mode: str = "training", **pa
 def test_the_first_argument_tells() -> None:
     assert takes_columns(by_name)
     assert not takes_columns(lambda dataset, mode, metadata: dataset)
-    assert not takes_columns(None)
     assert not takes_columns(dict)
 
 
@@ -89,6 +88,30 @@ def test_shuffled_rows_come_once_in_the_order_of_records(framework: str, block: 
         seen += found
     assert sorted(seen) == list(range(ROWS))
     assert seen != sorted(seen)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_table_with_a_label_needs_no_feed_and_goes_as_columns(framework: str, table: Path) -> None:
+    if framework == "torch":
+        from elasticdl_worker.trainers.torch.implementation import TorchFramework as Framework
+    else:
+        from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework as Framework
+    for label, mode in (("y", "training"), ("a", "evaluation"), ("y", "prediction")):
+        params = {"label": label, "columns": ["b", "a", "y"]}
+        reader = create_data_reader(str(table), None, params, predicting=mode == "prediction")
+        module = ModelModule(table, (table.parent,), lambda: None)
+        made = Framework().make_source(reader, module, mode, 8)
+        assert isinstance(made, ColumnFeed)
+        (batch,) = made.minibatches(Shard(str(table), 2, 4))
+        others = [name for name in params["columns"] if name != label]
+        rows = {"a": [2, 3], "b": [0.25, 0.375], "y": [6, 9]}
+        assert np.asarray(batch.features).tolist() == [[rows[name][at] for name in others] for at in range(2)]
+        assert str(np.asarray(batch.features).dtype) == "float32"
+        if mode == "prediction":
+            assert batch.labels is None
+            continue
+        assert np.asarray(batch.labels).tolist() == rows[label]
+        assert str(np.asarray(batch.labels).dtype) == {"y": "float32", "a": "int64"}[label]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -13,6 +13,8 @@ import numpy as np
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.columns import Columns, rows_of
+from elasticdl.data.grouped_reader import GroupedReader
+from elasticdl.data.reader import Feed, Metadata
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.shuffling import Reading
 from elasticdl_worker.reporting.accounts import Intake
@@ -25,10 +27,13 @@ _SAMPLE_RECORDS = 8
 _TRIED_RECORDS = 32
 
 
-def takes_columns(feed: Callable[..., object] | None) -> bool:
+def feeds_columns(reader: DataReader, module: ModelModule) -> bool:
+    """Whether records go as columns: the module's ``feed`` takes them, or is none and a table has a label."""
+    return takes_columns(module.feed) if module.feed is not None else _default_feed(reader) is not None
+
+
+def takes_columns(feed: Callable[..., object]) -> bool:
     """Whether a ``feed`` takes columns: its first argument is called so."""
-    if feed is None:
-        return False
     try:
         return next(iter(inspect.signature(feed).parameters), "") == FIRST_ARGUMENT
     except (TypeError, ValueError):  # what has no signature that can be read
@@ -70,6 +75,7 @@ class ColumnFeed(abc.ABC):
         self._minibatch_size = minibatch_size
         self._records = TaskRecords(reader, module)
         self._fed = 0
+        self._feed = module.feed or _default_feed(reader)
         self._seen = _Seen()
 
     @abc.abstractmethod
@@ -143,10 +149,9 @@ class ColumnFeed(abc.ABC):
         return self._given(columns)
 
     def _given(self, columns: Columns) -> tuple[Tensors, Tensors]:
-        feed = self._module.feed
-        assert feed is not None
+        assert self._feed is not None
         rows = rows_of(columns)
-        given = feed(dict(columns), self._mode, self._reader.metadata)
+        given = self._feed(dict(columns), self._mode, self._reader.metadata)
         if self._mode == "prediction":
             features, labels = self._as_tensors(given), None
         elif isinstance(given, tuple | list) and len(given) == 2:
@@ -192,6 +197,23 @@ class ColumnFeed(abc.ABC):
         end = min(start + self._minibatch_size, shard.end)
         at = [Shard(shard.name, start, end)] if reading is None else reading.records(start, end)
         return self._records.explain(error, at=() if self._records.skipped or start >= end else at)
+
+
+def _default_feed(reader: DataReader) -> Feed | None:
+    """The feed of a table whose label is named: numbers as a vector, and the label; None for other data."""
+    if not isinstance(reader, GroupedReader) or reader.label is None:
+        return None
+    label = reader.vector_label()
+
+    def feed(columns: Columns, mode: str, metadata: Metadata) -> Any:
+        numbers = [columns[name] for name in metadata.column_names if name != label]
+        features = np.stack([values.astype(np.float32) for values in numbers], axis=1)
+        if mode == "prediction" or label is None:
+            return features
+        whole = columns[label].dtype.kind != "f"
+        return features, columns[label].astype(np.int64 if whole else np.float32)
+
+    return feed
 
 
 @dataclass

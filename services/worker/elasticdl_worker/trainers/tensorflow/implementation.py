@@ -12,7 +12,7 @@ from elasticdl.data import DataReader
 from elasticdl_core.errors import InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_runtime.device_turns import DeviceGrant
-from elasticdl_worker.trainers.column_feed import takes_columns
+from elasticdl_worker.trainers.column_feed import feeds_columns
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -79,7 +79,7 @@ class TensorFlowFramework:
 
     def make_source(self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int) -> TypedSource:
         """Makes the pipeline of a mode."""
-        if takes_columns(module.feed):
+        if feeds_columns(reader, module):
             return ColumnPipeline(reader, module, mode, minibatch_size)
         return InputPipeline(reader, module, mode, minibatch_size)
 

@@ -18,7 +18,7 @@ from elasticdl.data import DataReader
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_runtime.device_turns import DeviceGrant
-from elasticdl_worker.trainers.column_feed import takes_columns
+from elasticdl_worker.trainers.column_feed import feeds_columns
 from elasticdl_worker.trainers.export_request import ExportRequest
 from elasticdl_worker.trainers.framework import (
     LocalSteps,
@@ -106,7 +106,7 @@ class TorchFramework:
         self, reader: DataReader, module: ModelModule, mode: str, minibatch_size: int
     ) -> TorchInputPipeline | TorchColumnPipeline:
         """Makes the pipeline of a mode."""
-        pipeline = TorchColumnPipeline if takes_columns(module.feed) else TorchInputPipeline
+        pipeline = TorchColumnPipeline if feeds_columns(reader, module) else TorchInputPipeline
         return pipeline(reader, module, mode, minibatch_size)
 
     def prepare(self, preparation: Preparation) -> PreparedJob:
