@@ -511,7 +511,8 @@ def containers(arguments: list[str]) -> int:
             f"{name.upper()}_IMAGE": f"elasticdl-test/{name}"
             for name in ("python", "postgres", "redis", "prometheus")
         }
-    return run([BIN / "python", "-m", "pytest", *(arguments or ["tests/containers"])], env=env)
+    named = any((ROOT / one.partition("::")[0]).exists() for one in arguments)
+    return run([BIN / "python", "-m", "pytest", *([] if named else ["tests/containers"]), *arguments], env=env)
 
 
 def mutants(arguments: list[str]) -> int:

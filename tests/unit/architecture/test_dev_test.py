@@ -58,3 +58,23 @@ def test_each_suite_is_in_one_round(dev: ModuleType, tmp_path: Path) -> None:
     assert sorted(named) == sorted(ignored)
     assert len(named) == len(set(named)) and suites - set(named) == {"tests/e2e", "tests/chaos"}
     assert all(call[:4] == ["-m", "pytest", "-m", "not"] for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("given", "of_pytest"),
+    [
+        ([], ["tests/containers"]),
+        (["-q", "-k", "api"], ["tests/containers", "-q", "-k", "api"]),
+        (["tests/containers/test_compose.py::test_x", "-q"], ["tests/containers/test_compose.py::test_x", "-q"]),
+    ],
+)
+def test_options_for_the_suite_of_containers_do_not_make_it_all_suites(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, given: list[str], of_pytest: list[str]
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(dev.shutil, "which", lambda _: "docker")
+    monkeypatch.setattr(dev, "quiet", lambda *_, **__: 0)
+    monkeypatch.setattr(dev, "ensure", lambda _: None)
+    monkeypatch.setattr(dev, "run", lambda command, **_: called.append(command) or 0)
+    assert dev.containers(given) == 0
+    assert called == [[dev.BIN / "python", "-m", "pytest", *of_pytest]]
