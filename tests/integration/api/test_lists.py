@@ -85,6 +85,44 @@ async def test_what_comes_and_goes_between_pages_loses_and_doubles_nothing(api: 
     assert found == ["r0", "r1", "r3", "r4", "r5", "z-last"]
 
 
+@pytest.mark.parametrize(
+    ("path", "items", "newest_first"),
+    [
+        ("/v1/jobs?sort=created_at", "jobs", False),
+        ("/v1/jobs?sort=-created_at", "jobs", True),
+        ("/v1/jobs/{job}/events?", "events", False),
+        ("/v1/audit?", "entries", True),
+    ],
+)
+async def test_what_comes_between_pages_moves_no_other(api: Api, path: str, items: str, newest_first: bool) -> None:
+    """Nothing comes twice or is passed over; what is new is behind the last page, or before the first."""
+    job_id, master = await api.running()
+    path = path.format(job=job_id)
+
+    async def add() -> None:
+        await master.post("/events", events=[{"kind": "note", "message": "one more"}])
+        await api.submit()
+
+    async def listed() -> list[Any]:
+        body = (await api.http.get(f"{path}&limit=500")).json()
+        return [one["id"] for one in body[items]]
+
+    for _ in range(5):
+        await add()
+    before = await listed()
+    found: list[Any] = []
+    token, pages = "", 0
+    while token is not None:
+        body = (await api.http.get(f"{path}&limit=2{token and f'&page_token={token}'}")).json()
+        found += [one["id"] for one in body[items]]
+        token, pages = body["next_page_token"], pages + 1
+        if pages < 3:
+            await add()
+    after = await listed()
+    assert len(after) >= len(before) + 2
+    assert found == (before if newest_first else after)
+
+
 async def test_a_token_is_of_its_list_and_its_filters(api: Api) -> None:
     for number in range(3):
         await api.submit(name=f"job{number}")
