@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.local_cluster import Cluster
 from tests.integration.conftest import PASSWORD, PostgresServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -85,6 +87,25 @@ def test_the_documented_statements_run_on_a_postgres(
     statements = DOCUMENT.read_text().partition("```sql\n")[2].partition("```")[0]
     done = run(tmp_path, statements, f"postgresql://elasticdl@/shop?host={postgres_server.folder}")
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.rpartition("accuracy ")[2].split()[0]) > 0.8, done.stdout
+    assert float(done.stdout.partition("done: ")[2].partition("accuracy ")[2].split()[0].strip(",")) > 0.8, (
+        done.stdout
+    )
+    with (tmp_path / "models" / "rich" / "explanations" / "columns.csv").open() as file:
+        needed = {row["column"]: float(row["change"]) for row in csv.DictReader(file)}
+    assert set(needed) == {"age", "city", "hours"} and max(needed.values()) < -0.05, needed
+    assert "with its values shuffled" in done.stdout
     files = list((tmp_path / "models" / "rich" / "predictions" / "visitors.rich").glob("*/*.csv"))
     assert sum(len(file.read_text().splitlines()) for file in files) >= 5
+
+
+def test_columns_are_explained_on_a_cluster_as_in_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE people (age REAL, city TEXT, hours INTEGER, income TEXT)")
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?)", people())
+    given = ("--source", f"sqlite:///{tmp_path}/shop.db", "--models", str(tmp_path / "models"))
+    train = "SELECT * FROM people TO TRAIN DCNClassifier WITH learning_rate = 0.01, epoch = 2 LABEL income INTO rich"
+    cluster.cli("sql", *given, train, timeout=300)
+    for name, where in (("cluster", ()), ("local", ("--local",))):
+        cluster.cli("sql", *given, *where, f"SELECT * FROM people TO EXPLAIN rich INTO {name}", timeout=300)
+    explained = tmp_path / "models" / "rich" / "explanations"
+    assert (explained / "cluster.csv").read_text() == (explained / "local.csv").read_text()

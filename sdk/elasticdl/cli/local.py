@@ -46,7 +46,11 @@ _NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:
 
 
 def run_local(
-    prepared: Mapping[str, Any], output_format: OutputFormat = OutputFormat.TABLE, *, lists_files: bool = True
+    prepared: Mapping[str, Any],
+    output_format: OutputFormat = OutputFormat.TABLE,
+    *,
+    lists_files: bool = True,
+    take: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> int:
     """Runs a job in a process of its own on this machine; returns the exit code.
 
@@ -54,6 +58,7 @@ def run_local(
         prepared: a checked specification with absolute paths; without ``output``, the results go to ``./output``.
         output_format: as JSON or YAML the final report is printed on standard output, and all else on standard error.
         lists_files: whether the files that it made are there for whoever reads the end.
+        take: is given the final report of a run that succeeded.
     """
     spec = JobSpec.from_mapping(prepared)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
@@ -75,7 +80,10 @@ def run_local(
             assert process.stdout is not None
             last = show(reports(process.stdout), view)
             code = process.wait()
-    return _conclude(last if lists_files else {**last, "artifacts": []}, code, output_format)
+    code = _conclude(last if lists_files else {**last, "artifacts": []}, code, output_format)
+    if take is not None and code == EXIT_OK:
+        take(last)
+    return code
 
 
 @contextlib.contextmanager

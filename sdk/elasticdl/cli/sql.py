@@ -13,6 +13,7 @@ import typer
 from elasticdl.cli.formats import OutputFormat
 from elasticdl.cli.output import EXIT_OK, write_line
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.json_numbers import from_json
 from elasticdl_runtime import durable
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def sql(
         Path | None, typer.Option("--save", metavar="DIR", help="Write both into a folder; run nothing.")
     ] = None,
 ) -> None:
-    """Train, evaluate or predict by statements: SELECT ... TO TRAIN model ... LABEL column INTO name."""
+    """Train, evaluate, explain or predict by statements: SELECT ... TO TRAIN model ... LABEL column INTO name."""
     from elasticdl.extras import require
 
     require("`elasticdl sql`", "sql")
@@ -123,10 +124,11 @@ def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: 
     from elasticdl.submission import prepare
 
     prepared = prepare(plan.spec)
+    metrics: dict[str, float] = {}
     if local:
         from elasticdl.cli.local import run_local
 
-        code = run_local(prepared)
+        code = run_local(prepared, take=lambda report: metrics.update(from_json(report["metrics"])))
     else:
         from elasticdl.cli.connection import connect
         from elasticdl.cli.following import follow_to_end
@@ -136,6 +138,16 @@ def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: 
                 {k: v for k, v in prepared.items() if k != "model_zoo"}, model_zoo=prepared["model_zoo"]
             )
             code = follow_to_end(client, job.id, OutputFormat.TABLE)
+            if code == EXIT_OK and statement.verb == "EXPLAIN":
+                metrics = client.metrics(job.id)["evaluations"][-1]["metrics"]
+    if code == EXIT_OK and statement.verb == "EXPLAIN":
+        from elasticdl.sql.explanations import importances, keep
+
+        found = importances(metrics)
+        for metric, column, value, shuffled in found:
+            write_line(f"{column}: {metric} {value:.4g}, {shuffled:.4g} with its values shuffled")
+        if statement.into:
+            write_line(f"written to {keep(plan.folder, statement.into, found)}")
     if code == EXIT_OK and statement.verb == "PREDICT":
         write_line(f"predictions for {statement.subject} are in {plan.spec['output']}; the database was only read")
     return code

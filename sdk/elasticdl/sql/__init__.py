@@ -1,1 +1,1 @@
-"""Statements that train, evaluate and predict: ``SELECT ... TO TRAIN ...``, compiled to jobs like all others."""
+"""Statements that train, evaluate, explain and predict: ``SELECT ... TO TRAIN ...``, compiled to jobs."""

@@ -14,12 +14,12 @@ _REFUSED: Mapping[str, str] = {
     "RUN": "write a job for the program, or `elasticdl run SCRIPT`",
     "MAXIMIZE": "use a solver; models are trained here",
     "MINIMIZE": "use a solver; models are trained here",
-    "EXPLAIN": "train with TO TRAIN, and explain the exported model with a library",
 }
 _CLAUSES: Mapping[str, tuple[str, ...]] = {
     "TRAIN": ("WITH", "COLUMN", "LABEL", "INTO"),
     "PREDICT": ("WITH", "USING"),
     "EVALUATE": ("WITH", "LABEL"),
+    "EXPLAIN": ("WITH", "INTO"),
 }
 _AFTER_OLD = {*_CLAUSES["TRAIN"], "USING", ".", ";", ""}
 _NO_END = {"SELECT", "FROM", "WHERE", "AND", "OR", "ON", "BY", "AS", ",", "JOIN", "DISTINCT", ".", "(", "=", "<", ">"}
@@ -54,9 +54,9 @@ class Statement:
 
     Attributes:
         text: as it was written.
-        verb: ``TRAIN``, ``PREDICT``, ``EVALUATE`` or ``SHOW``.
+        verb: ``TRAIN``, ``PREDICT``, ``EVALUATE``, ``EXPLAIN`` or ``SHOW``.
         select: the SELECT; empty for SHOW.
-        subject: the model to train, evaluate or show, or the ``table.column`` that predictions go to.
+        subject: the model to train, evaluate, explain or show, or the ``table.column`` that predictions go to.
         attributes: those of WITH, and where each stands.
         columns: descriptions by the input that FOR names; empty where there is no FOR.
         label: the label's column.
@@ -102,12 +102,12 @@ def parse_statement(text: str) -> Statement:
     first = word_of(tokens[0])
     if first == "SHOW" or (first == "COMMAND" and text.lstrip()[:4].upper() == "SHOW"):
         start = text.upper().index("SHOW")
-        return _Tail(text, start + 4).show()
+        return _Tail(text, tokens_of(text[start + 4 :]), start + 4).show()
     if first not in ("SELECT", "WITH"):
         raise refusal(text, tokens[0].start, f"a statement begins with SELECT, not {tokens[0].text!r}",
                       suggest(tokens[0].text, ("SELECT", "WITH", "SHOW TRAIN")))  # fmt: skip
     cut, behind = _cut(text, tokens)
-    return _Tail(text, behind).statement(text[:cut].strip())
+    return _Tail(text, [one for one in tokens if one.start >= behind], 0).statement(text[:cut].strip())
 
 
 def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:
@@ -125,15 +125,15 @@ def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:
         if old and at + 1 < len(tokens) and following[0] not in _AFTER_OLD and following[1] in _AFTER_OLD:
             return token.start, token.start
     raise refusal(text, len(text.rstrip()), "nothing says what to do with the rows",
-                  "end it with TO TRAIN model ... LABEL column INTO name, TO EVALUATE or TO PREDICT")  # fmt: skip
+                  "end it with TO TRAIN model ... LABEL column INTO name, EVALUATE, EXPLAIN or PREDICT")  # fmt: skip
 
 
 class _Tail:
     """Reads what stands behind the SELECT."""
 
-    def __init__(self, text: str, start: int) -> None:
+    def __init__(self, text: str, tokens: list[Any], start: int) -> None:
         self._text, self._start = text, start
-        self._tokens = tokens_of(text[start:])
+        self._tokens = tokens
         self._at = 0
 
     def show(self) -> Statement:
@@ -145,7 +145,7 @@ class _Tail:
     def statement(self, select: str) -> Statement:
         verb = self._word()
         if verb not in VERBS:
-            raise self._refusal("TO is followed by what is to be done", suggest(verb or "TRAIN", VERBS[:3]))
+            raise self._refusal("TO is followed by what is to be done", suggest(verb or "TRAIN", VERBS[:4]))
         if verb in _REFUSED:
             raise self._refusal(f"TO {verb} is not done by ElasticDL", _REFUSED[verb])
         self._at += 1
@@ -177,7 +177,9 @@ class _Tail:
                 read = self._name if word == "LABEL" else self._plain
                 given[word.lower()] = read(f"a name behind {word}")
         self._end()
-        for needed in {"TRAIN": ("LABEL", "INTO"), "PREDICT": ("USING",), "EVALUATE": ("LABEL",)}[verb]:
+        for needed in {"TRAIN": ("LABEL", "INTO"), "PREDICT": ("USING",), "EVALUATE": ("LABEL",), "EXPLAIN": ()}[
+            verb
+        ]:
             if needed not in seen:
                 raise self._refusal(f"TO {verb} lacks {needed}", f"add {needed} and a name")
         return Statement(self._text, verb, select, subject, columns=columns, offset=offset, **given)

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.sql.databases import KNOWN
+from elasticdl.sql.explanations import shuffle_columns, write_explanation
 from elasticdl.sql.grammar import Statement
 from elasticdl.sql.lexing import refusal, suggest
 from elasticdl.sql.modules import MODELS, options_of, write_module
-from elasticdl.sql.source import Column, SelectedRows, reorder, take_snapshot
+from elasticdl.sql.source import Column, SelectedRows, reorder, rows_for_a_while, take_snapshot
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job import JobType, resolve_aliases
 from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR
 from elasticdl_runtime import durable
 
-MODULE, PLAN = "model.py", "plan.json"
+MODULE, PLAN, EXPLANATION = "model.py", "plan.json", "explanation.py"
 _ALIASES: Mapping[str, str] = {"epoch": "num_epochs", "epochs": "num_epochs", "batch_size": "minibatch_size"}
 _NOT_GIVEN = {
     "name",
@@ -65,6 +66,9 @@ class StatementPlan:
         """Writes the module, and what made it, into the model's folder."""
         if self.module:
             self.folder.mkdir(parents=True, exist_ok=True)
+            if statement.verb == "EXPLAIN":
+                durable.write(self.folder / EXPLANATION, self.module)
+                return
             durable.write(self.folder / MODULE, self.module)
             kept = {"statement": statement.text, "columns": self.columns, "classes": self.classes, "spec": self.spec}
             durable.write(self.folder / PLAN, json.dumps(kept, indent=2) + "\n")
@@ -76,7 +80,7 @@ def compile_statement(
     """Reads the rows of a statement and plans its job.
 
     Args:
-        statement: to train, evaluate or predict.
+        statement: to train, evaluate, explain or predict.
         source: where the rows are: ``sqlite:///FILE`` or ``postgresql://USER@HOST/DATABASE``.
         models: the folder of the models, one folder each.
         scratch: where the rows go, if the job is only to be shown; else they go into the model's folder.
@@ -89,13 +93,19 @@ def compile_statement(
     name = statement.using or statement.subject
     kept = kept_plan(models, name)
     columns, folder = list(kept["columns"]), models / name
-    evaluates = statement.verb == "EVALUATE"
-    if evaluates and statement.label != columns[-1]:
+    explains = statement.verb == "EXPLAIN"
+    evaluates = explains or statement.verb == "EVALUATE"
+    if evaluates and not explains and statement.label != columns[-1]:
         raise refusal(statement.text, statement.text.upper().rfind("LABEL"),
                       f"{name} was trained on the label {columns[-1]}", f"write LABEL {columns[-1]}")  # fmt: skip
     order = columns if evaluates else columns[:-1]
     _, fields = _attributes(statement, JobType.EVALUATION if evaluates else JobType.PREDICTION)
-    snapshot = take_snapshot(source, statement.select, scratch or folder / "data", order=order)
+    kept_rows = scratch or folder / "data"
+    if explains:
+        with rows_for_a_while(source, statement.select, kept_rows, order=order) as whole:
+            snapshot = shuffle_columns(whole, kept_rows)
+    else:
+        snapshot = take_snapshot(source, statement.select, kept_rows, order=order)
     classes = list(kept["classes"])
     if evaluates and classes:
         _check_labels(statement, name, snapshot.columns[columns[-1]], classes)
@@ -103,6 +113,7 @@ def compile_statement(
     spec = {**_common(folder, name), **fields, "checkpoint_dir_for_init": kept["spec"]["checkpoint_dir"]}
     if evaluates:
         spec |= {"type": "evaluation", "validation_data": data}
+        spec |= {"model_def": f"{EXPLANATION.removesuffix('.py')}.forward"} if explains else {}
     else:
         asked = json.dumps([data, spec], sort_keys=True)  # of other rows there are others, beside these
         which = hashlib.sha256(asked.encode()).hexdigest()[:16]
@@ -113,7 +124,7 @@ def compile_statement(
             "output": output,
             "output_format": "csv",
         }
-    return StatementPlan(spec, "", folder, order, snapshot, classes)
+    return StatementPlan(spec, write_explanation(name) if explains else "", folder, order, snapshot, classes)
 
 
 def _check_labels(statement: Statement, name: str, label: Column, classes: list[str]) -> None:
@@ -121,7 +132,7 @@ def _check_labels(statement: Statement, name: str, label: Column, classes: list[
     unknown = sorted({*label.values} - {*classes})
     if label.nulls or unknown:
         held = f"{label.nulls} NULLs" if label.nulls else f"{unknown[0]!r}"
-        raise refusal(statement.text, statement.text.upper().rfind("LABEL"),
+        raise refusal(statement.text, max(0, statement.text.upper().rfind("LABEL")),
                       f"{label.name} holds {held}, which {name} was not trained on",
                       f"select rows WHERE it is one of {', '.join(classes[:5])}")  # fmt: skip
 
@@ -148,9 +159,10 @@ def _training(statement: Statement, source: str, models: Path, scratch: Path | N
                       suggest(statement.subject, list(MODELS)))  # fmt: skip
     options, fields = _attributes(statement, JobType.TRAINING)
     folder = models / statement.into
-    whole = take_snapshot(source, statement.select, scratch or folder / "data")
-    module, columns, classes = write_module(statement, whole.columns, options)
-    snapshot = reorder(whole, columns)
+    kept_rows = scratch or folder / "data"
+    with rows_for_a_while(source, statement.select, kept_rows) as whole:
+        module, columns, classes = write_module(statement, whole.columns, options)
+        snapshot = reorder(whole, columns, kept_rows)
     made = hashlib.sha256(f"{snapshot.path.name}\n{module}".encode()).hexdigest()[
         :16
     ]  # others go on from nothing of it

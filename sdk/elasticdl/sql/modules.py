@@ -377,18 +377,19 @@ def eval_metrics_fn():
     return {metrics}
 
 
-def feed(dataset, mode, metadata):
-    def read(row):
-        column = {{name: row[at] for at, name in enumerate(COLUMNS)}}
-        features = {{
+def read(row, mode):
+    column = {{name: row[at] for at, name in enumerate(COLUMNS)}}
+    features = {{
 {reads}
-        }}
-        if mode == "prediction":
-            return features
-        column[LABEL] = row[len(COLUMNS)]
-        return features, {target}
+    }}
+    if mode == "prediction":
+        return features
+    column[LABEL] = row[len(COLUMNS)]
+    return features, {target}
 
-    return dataset.map(read)
+
+def feed(dataset, mode, metadata):
+    return dataset.map(lambda row: read(row, mode))
 '''
 _CLASSIFIER = {
     "target": "tf.argmax(tf.equal(column[LABEL], CLASSES))",
@@ -416,7 +417,7 @@ def _text(
         inputs.append(f"        {name!r}: keras.Input((1,), name={name!r}{kind}),")
         value = f"column[{_column_of(name)!r}]"
         read = f"tf.strings.to_number({value})" if numeric else value
-        reads.append(f"            {name!r}: {read}[tf.newaxis],")
+        reads.append(f"        {name!r}: {read}[tf.newaxis],")
     family, _ = MODELS[statement.subject]
     chosen = {**family.options, **options}
     for part, features in parts.items():

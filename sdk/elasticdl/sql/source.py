@@ -7,7 +7,8 @@ import csv
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def take_snapshot(
         columns, rows = _write_rows(url, select, partial, order, timeout_s)
         if not rows:
             raise DataError("the SELECT has no rows", fix="check its WHERE")
-        return SelectedRows(_named_by_digest(partial), columns, rows)
+        return SelectedRows(placed_by_digest(partial), columns, rows)
 
 
 def _write_rows(
@@ -169,20 +170,28 @@ def _write_rows(
     return columns, rows
 
 
-def reorder(snapshot: SelectedRows, order: Sequence[str]) -> SelectedRows:
-    """The same rows with some of the columns, in an order; the file before goes."""
+def reorder(snapshot: SelectedRows, order: Sequence[str], folder: Path) -> SelectedRows:
+    """The same rows with some of the columns, in an order, as a file of a folder."""
     places = [list(snapshot.columns).index(name) for name in order]
-    partial = snapshot.path.with_name(f".partial-{os.getpid()}.csv")
+    partial = folder / f".partial-{os.getpid()}.csv"
     with (
         snapshot.path.open(newline="", encoding="utf-8") as old,
         partial.open("w", newline="", encoding="utf-8") as new,
     ):
         csv.writer(new, lineterminator="\n").writerows([row[place] for place in places] for row in csv.reader(old))
-    snapshot.path.unlink()
-    return SelectedRows(_named_by_digest(partial), {name: snapshot.columns[name] for name in order}, snapshot.rows)
+    return SelectedRows(placed_by_digest(partial), {name: snapshot.columns[name] for name in order}, snapshot.rows)
 
 
-def _named_by_digest(partial: Path) -> Path:
+@contextlib.contextmanager
+def rows_for_a_while(url: str, select: str, folder: Path, *, order: Sequence[str] = ()) -> Iterator[SelectedRows]:
+    """The rows of a SELECT in a file that is gone afterwards; it is never one that the folder keeps for a job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".rows-", dir=folder) as passing:
+        yield take_snapshot(url, select, Path(passing), order=order)
+
+
+def placed_by_digest(partial: Path) -> Path:
+    """The place of a finished file of rows, whose name is the digest of its bytes."""
     with partial.open("rb") as written:
         digest = hashlib.file_digest(written, "sha256").hexdigest()
     path = partial.with_name(f"{digest[:32]}.csv")

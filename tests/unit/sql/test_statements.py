@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -64,6 +65,8 @@ def test_a_training_has_all_its_clauses(to: str) -> None:
         ("SELECT * FROM t TO PREDICT t.y WITH a=1 USING m", {"verb": "PREDICT", "subject": "t.y", "using": "m"}),
         ("SELECT * FROM t PREDICT t.y USING m;", {"verb": "PREDICT", "using": "m"}),
         ("SELECT * FROM t TO EVALUATE m LABEL y", {"verb": "EVALUATE", "subject": "m", "label": "y"}),
+        ("SELECT * FROM t TO EXPLAIN m WITH a=1 INTO r", {"verb": "EXPLAIN", "subject": "m", "into": "r"}),
+        ("SELECT * FROM t TO EXPLAIN m;", {"verb": "EXPLAIN", "into": ""}),
         ("SHOW TRAIN m", {"verb": "SHOW", "subject": "m", "select": ""}),
         ("show train m;", {"verb": "SHOW", "subject": "m"}),
         (
@@ -100,7 +103,8 @@ WRONG = [
     ("SELECT * FROM people TO RUN img CMD 'x'", "TO RUN is not done"),
     ("SELECT * FROM people TO MAXIMIZE a", "TO MAXIMIZE is not done"),
     ("SELECT * FROM people TO MINIMIZE a", "TO MINIMIZE is not done"),
-    ("SELECT * FROM people TO EXPLAIN m", "TO EXPLAIN is not done"),
+    ("SELECT * FROM people TO EXPLAIN", "a model is missing"), ("SELECT * FROM people TO EXPLAIN m LABEL y", "is no clause of TO EXPLAIN"),
+    ("SELECT * FROM people TO EXPLAIN m USING TreeExplainer", "is no clause"), ('SELECT 1 TO EXPLAIN m INTO "../x"', "is no plain name"),
     # clauses
     ("SELECT * FROM people TO TRAIN", "a model is missing"), ("SELECT * FROM people TO TRAIN 5", "a model is missing"),
     (f"{TRAIN}", "lacks LABEL"), (f"{TRAIN} LABEL high", "lacks INTO"), (f"{TRAIN} INTO m", "lacks LABEL"),
@@ -200,6 +204,7 @@ UNFIT = [
     # models that are not there
     ("SELECT * FROM people TO PREDICT t.y USING m", "there is no model m"),
     ("SELECT * FROM people TO EVALUATE m LABEL high", "there is no model m"),
+    ("SELECT * FROM people TO EXPLAIN m", "there is no model m"),
 ]  # fmt: skip
 
 
@@ -242,6 +247,13 @@ def test_a_training_becomes_a_specification_and_a_module(source: str, tmp_path: 
             )
     with pytest.raises(ElasticDLError, match="trained on the label high"):
         compile_statement(parse("SELECT * FROM people TO EVALUATE m LABEL age"), source, tmp_path)
+    explained = compile_statement(parse("SELECT * FROM people TO EXPLAIN m"), source, tmp_path)
+    rows = [re.split("[,:]", line) for line in Path(explained.spec["validation_data"]).read_text().splitlines()]
+    whole, hours, age = ([[*row[:2], row[3]] for row in rows if row[2] == str(at)] for at in range(3))
+    assert whole == [line.split(",") for line in Path(plan.spec["training_data"]).read_text().splitlines()]
+    assert hours != whole and [row[1:] for row in hours] == [row[1:] for row in whole]
+    assert sorted(row[0] for row in hours) == sorted(row[0] for row in whole)
+    assert age != whole and [[row[0], row[2]] for row in age] == [[row[0], row[2]] for row in whole]
     predicted = [
         compile_statement(parse(f"SELECT * FROM people LIMIT {n} TO PREDICT t.y USING m"), source, tmp_path).spec[
             "output"
@@ -251,6 +263,15 @@ def test_a_training_becomes_a_specification_and_a_module(source: str, tmp_path: 
     assert predicted[0] != predicted[1] == predicted[2], "rows of other statements would lie among them"
     with pytest.raises(ElasticDLError, match="lacks the columns age"):
         compile_statement(parse("SELECT hours FROM people TO PREDICT t.y USING m"), source, tmp_path)
+
+
+def test_another_training_leaves_the_rows_of_the_first_where_they_are(source: str, tmp_path: Path) -> None:
+    train = "SELECT age, hours, high FROM people TO TRAIN DNNClassifier COLUMN {} LABEL high INTO m"
+    first, second = (
+        compile_statement(parse(train.format(columns)), source, tmp_path) for columns in ("age, hours", "hours, age")
+    )
+    kept = {path.name for path in (tmp_path / "m" / "data").iterdir()}
+    assert kept == {first.snapshot.path.name, second.snapshot.path.name}
 
 
 def test_values_that_are_written_differently_are_different_classes(source: str, tmp_path: Path) -> None:
