@@ -104,7 +104,8 @@ def in_containers(folder: Path) -> Iterator[Containers]:
         cluster.compose("build", timeout=BUILD_S)
         yield cluster
     finally:
-        run(*compose(), "down", "--volumes", "--timeout", "5", cwd=checkout, env=environment)
+        everything = ("--profile", "observability", "down", "--volumes", "--timeout", "5")
+        run(*compose(), *everything, cwd=checkout, env=environment)
 
 
 @dataclass
