@@ -72,7 +72,7 @@ def test_workers_that_hold_a_checkpoint_are_replaced_and_each_record_counts_once
         assert alone["status"]["metrics"][name] == pytest.approx(trained["status"]["metrics"][name], abs=1e-6), name
 
     fired = arm(armory, "worker.after_other_task", "kill@4")
-    output, here = cluster.directory / f"alone-{framework}", cluster.directory / f"alone-here-{framework}.csv"
+    output, here = cluster.directory / f"alone-{framework}", cluster.directory / f"alone-here-{framework}"
     data = ("--prediction_data", validation, "--output_format", "csv")
     # The checkpoint has no tables, so that nobody needs to say how.
     trainer = ("--from", f"alone-{framework}")

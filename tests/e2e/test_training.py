@@ -246,11 +246,10 @@ def test_a_job_is_evaluated_and_predicted_from_its_checkpoint(cluster: Cluster, 
     ).stdout.split()[-1]
     job = cluster.wait(predicted)
     assert job["state"] == "SUCCEEDED", json.dumps(job.get("error"), indent=1)
-    here = cluster.directory / f"predicted-here-{framework}.csv"
+    here = cluster.directory / f"predicted-here-{framework}"
     data = ("--prediction_data", str(digits / "validation"), "--model_zoo", str(example_of(framework) / "zoo"))
-    cluster.cli(
-        "predict", "--local", "--from", name, *data, "--minibatch_size", "32", "--output", str(here), timeout=300
-    )
+    written = ("--output", str(here), "--output_format", "csv")
+    cluster.cli("predict", "--local", "--from", name, *data, "--minibatch_size", "32", *written, timeout=300)
     there, local = read_predictions(output), read_predictions(here)
     assert list(there) == list(local), "both have each record once, in files of the same names"
     np.testing.assert_allclose(np.array(list(there.values())), np.array(list(local.values())), atol=1e-5)
