@@ -20,7 +20,7 @@ SPEEDS = {1: 100.0, 2: 180.0}
 def added(asked: HypotheticalJob) -> JobView:
     spec = JobSpec(model_def="digits.model", training_data="/data")
     known = {kind_of("default", spec.to_mapping()): SPEEDS}
-    seen = Seen(now=0.0, rows=[], past=[], work=[], latest=[], last=None, decision=None)
+    seen = Seen(now=0.0, rows=[], past=[], work=[], latest=[], last=None, decision=None, namespaces=[])
     view = ClusterView(
         seen,
         Snapshot(now=0.0, jobs=(), capacity=Capacity.of_slots(4)),

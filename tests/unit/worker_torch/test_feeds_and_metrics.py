@@ -697,5 +697,5 @@ def test_a_curve_is_refused_by_what_it_computes() -> None:
     with pytest.raises(
         UserCodeError, match=r"roc computes 3 arrays of different shapes, \[6\], \[6\], \[5\]"
     ) as told:
-        made.of_minibatch(torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.8, 0.4]), 3)
+        made.of_epoch(0, torch.tensor([0, 1, 1]), torch.tensor([0.1, 0.8, 0.4]), 3)
     assert "area under the curve" in told.value.fix

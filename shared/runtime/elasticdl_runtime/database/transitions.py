@@ -79,8 +79,7 @@ async def transition(
     if incarnation is None:
         return False
     if to is JobState.STARTING:
-        failpoint("scheduler.before_launch_intent")
-        await add_launch_intent(connection, job_id, incarnation)
+        await _launch_masters(connection, {job_id: incarnation})
     if not to.active:
         await _end_lives(connection, job_id, EndCause.FINISHED if to.succeeded else EndCause.STOPPED, str(reason))
     await add_event(connection, job_id, "state", reason, given | {"from": origin, "to": to})
@@ -135,9 +134,7 @@ async def start_all(
     started = [one for one in starts if one.job_id in incarnations]
     if not started:
         return set()
-    failpoint("scheduler.before_launch_intent")
-    intents = [_launch_intent(one.job_id, incarnations[one.job_id]) for one in started]
-    await connection.execute(upsert(t.launch_intents).on_conflict_do_nothing(index_elements=["id"]), intents)
+    await _launch_masters(connection, incarnations)
     moved = {"from": JobState.QUEUED, "to": JobState.STARTING}
     await add_events(connection, [(one.job_id, "state", one.reason, {**one.detail, **moved}) for one in started])
     return set(incarnations)
@@ -172,6 +169,12 @@ async def add_launch_intent(
     """
     row = upsert(t.launch_intents).values(**_launch_intent(job_id, incarnation), deliver_after=in_seconds(delay_s))
     await connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
+
+
+async def _launch_masters(connection: AsyncConnection, incarnations: Mapping[str, int]) -> None:
+    failpoint("scheduler.before_launch_intent")
+    intents = [_launch_intent(job_id, incarnation) for job_id, incarnation in incarnations.items()]
+    await connection.execute(upsert(t.launch_intents).on_conflict_do_nothing(index_elements=["id"]), intents)
 
 
 def _launch_intent(job_id: str, incarnation: int) -> dict[str, Any]:
