@@ -181,6 +181,9 @@ class FakeApi:
         self.decisions: list[dict[str, Any]] = []
         self.reserved: dict[str, dict[str, Any]] = {}
         self.granting = 1
+        self.namespace: str | None = None
+        """The namespace of whoever asks; None for an administrator of the cluster."""
+        self.data_roots: list[str] = []
         self.refusal: dict[str, Any] | None = None
         self._keys: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -270,6 +273,8 @@ class FakeApi:
             ("GET|POST", r"/jobs/([^/]+)/(stacks|audit|trace|series|logs/files)", self._prepared),
             ("GET", r"/jobs/([^/]+)/artifacts", self._artifacts),
             ("GET", r"/jobs/([^/]+)/artifacts/(.+)", self._artifact),
+            ("GET", r"/whoami", self._whoami),
+            ("GET", r"/namespaces/([^/]+)", self._namespace),
             ("GET", r"/cluster", self._cluster),
             ("GET", r"/cluster/reservations", self._reservations),
             ("PUT|DELETE", r"/cluster/reservations/([^/]+)", self._reservation),
@@ -388,6 +393,12 @@ class FakeApi:
             stream(http, [content[: len(content) // 2], None], kind)
             return
         answer(http, 200, content, {"Content-Type": kind})
+
+    def _whoami(self, http: Any, seen: Seen) -> None:
+        send_json(http, {"user": "ada", "namespace": self.namespace, "home": "default", "scope": "submit"})
+
+    def _namespace(self, http: Any, seen: Seen, name: str) -> None:
+        send_json(http, {"name": name, "data_roots": self.data_roots, "limits": {}})
 
     def _cluster(self, http: Any, seen: Seen) -> None:
         send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": []})

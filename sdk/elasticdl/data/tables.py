@@ -49,7 +49,7 @@ def write(
     kind = format or kinds.get(target.suffix.lower(), "parquet")
     if kind not in SUFFIXES:
         raise DataError(f"there is no format {kind!r}", fix=f"use one of: {', '.join(SUFFIXES)}")
-    table = _arrow_of(data)
+    table = arrow_of(data)
     if not table.num_columns or not table.num_rows:
         raise DataError(f"the table has {table.num_rows} rows of {table.num_columns} columns", fix="give rows")
     if records_per_file is None and not target.suffix:
@@ -67,11 +67,16 @@ def write(
     return [target / file.relative_to(temporary) for file in parts.files]
 
 
-def _arrow_of(data: Any) -> Any:
+def arrow_of(data: Any) -> Any:
+    """An Arrow table of what holds one, without the index that a DataFrame had and without notes on where it was.
+
+    Raises:
+        DataError: it is no table.
+    """
     import pyarrow as pa
 
     try:
-        table = pa.table(dict(data) if isinstance(data, Mapping) else data)
+        table = pa.table(dict(data) if isinstance(data, Mapping) else data).replace_schema_metadata(None)
         return table.select([name for name in table.column_names if not is_index(name)])
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(

@@ -15,6 +15,7 @@ from elasticdl.client.aio.access import AsyncAccessCalls
 from elasticdl.client.aio.connection import AsyncApiConnection
 from elasticdl.client.aio.downloading import download, fetch_artifacts
 from elasticdl.client.aio.observing import AsyncObservingCalls
+from elasticdl.client.aio.tables import place_tables
 from elasticdl.client.aio.waiting import run_blocking
 from elasticdl.client.aio.watching import AsyncJobWatch, fetch_job, log_lines
 from elasticdl.client.endpoint import Endpoint, find_endpoint
@@ -33,6 +34,7 @@ from elasticdl.client.requests import (
     submission_of_directory,
 )
 from elasticdl.client.retry import Patience, RetryPolicy
+from elasticdl.client.table_files import stand_ins, tables_of
 from elasticdl.client.transport import Filter, asks_for_none, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
@@ -83,20 +85,33 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
         *,
         model_zoo: str | os.PathLike[str] | None = None,
         idempotency_key: str | None = None,
+        data_folder: str | os.PathLike[str] | None = None,
         **fields: Any,
     ) -> Job:
         """Submits a job.
+
+        ``training_data``, ``validation_data`` and ``prediction_data`` may be tables: DataFrames of pandas or polars,
+        Arrow tables, dictionaries of columns. They are written as Parquet under a name made of their content.
 
         Args:
             spec: the specification, whole or in part; fields given as keyword arguments replace those in it.
             model_zoo: a directory on this machine; it is packed and uploaded unless the API has it already. (A
                 directory that all workers can read goes into the specification as ``model_zoo`` instead.)
             idempotency_key: submitting twice with the same key makes one job; made up when not given.
+            data_folder: where tables are written: a folder that this machine and those of the cluster have under one
+                path. By default a data root of the caller's namespace, or a folder in ``~/.cache`` if the caller
+                sees all namespaces; both only for a cluster of this machine.
             **fields: fields of ``JobSpec``.
 
         Raises:
-            SpecError: the specification cannot work; nothing was uploaded.
+            SpecError: the specification cannot work; nothing was written or uploaded.
+            DataError: a table cannot be written as Parquet.
+            InvalidInputError: there is no folder for tables that the job may read.
         """
+        tables = tables_of(spec, fields)
+        if tables:
+            self._check(spec, {**fields, **stand_ins(tables)}, model_zoo)
+        fields.update(await place_tables(self, self.endpoint, tables, data_folder))
         if model_zoo is None:
             body = submission(spec, fields)
         else:
@@ -524,6 +539,18 @@ class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
 
     async def _mapping(self, request: Request) -> dict[str, Any]:
         return dict(await self._api.fetch(request))
+
+    def _check(
+        self,
+        spec: JobSpec | Mapping[str, Any] | None,
+        fields: Mapping[str, Any],
+        model_zoo: str | os.PathLike[str] | None,
+    ) -> None:
+        """Refuses a specification that cannot work, before anything is written for it."""
+        if model_zoo is None:
+            JobSpec.from_mapping(submission(spec, fields))
+        else:
+            submission_of_directory(spec, fields, str(Path(model_zoo)))
 
     async def _upload(self, model_zoo: Path, data: Sequence[str]) -> str:
         """Packs a directory, without a job's data in it, and uploads it unless the API has it; gives its digest."""

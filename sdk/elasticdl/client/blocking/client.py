@@ -16,6 +16,7 @@ from elasticdl.client.blocking.access import AccessCalls
 from elasticdl.client.blocking.connection import ApiConnection
 from elasticdl.client.blocking.downloading import download, fetch_artifacts
 from elasticdl.client.blocking.observing import ObservingCalls
+from elasticdl.client.blocking.tables import place_tables
 from elasticdl.client.blocking.waiting import run_blocking
 from elasticdl.client.blocking.watching import JobWatch, fetch_job, log_lines
 from elasticdl.client.endpoint import Endpoint, find_endpoint
@@ -34,6 +35,7 @@ from elasticdl.client.requests import (
     submission_of_directory,
 )
 from elasticdl.client.retry import Patience, RetryPolicy
+from elasticdl.client.table_files import stand_ins, tables_of
 from elasticdl.client.transport import Filter, asks_for_none, moment_text, texts
 from elasticdl.client.views import Artifact, Event, Job, JobPage, Update
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
@@ -84,20 +86,33 @@ class Client(AccessCalls, ObservingCalls):
         *,
         model_zoo: str | os.PathLike[str] | None = None,
         idempotency_key: str | None = None,
+        data_folder: str | os.PathLike[str] | None = None,
         **fields: Any,
     ) -> Job:
         """Submits a job.
+
+        ``training_data``, ``validation_data`` and ``prediction_data`` may be tables: DataFrames of pandas or polars,
+        Arrow tables, dictionaries of columns. They are written as Parquet under a name made of their content.
 
         Args:
             spec: the specification, whole or in part; fields given as keyword arguments replace those in it.
             model_zoo: a directory on this machine; it is packed and uploaded unless the API has it already. (A
                 directory that all workers can read goes into the specification as ``model_zoo`` instead.)
             idempotency_key: submitting twice with the same key makes one job; made up when not given.
+            data_folder: where tables are written: a folder that this machine and those of the cluster have under one
+                path. By default a data root of the caller's namespace, or a folder in ``~/.cache`` if the caller
+                sees all namespaces; both only for a cluster of this machine.
             **fields: fields of ``JobSpec``.
 
         Raises:
-            SpecError: the specification cannot work; nothing was uploaded.
+            SpecError: the specification cannot work; nothing was written or uploaded.
+            DataError: a table cannot be written as Parquet.
+            InvalidInputError: there is no folder for tables that the job may read.
         """
+        tables = tables_of(spec, fields)
+        if tables:
+            self._check(spec, {**fields, **stand_ins(tables)}, model_zoo)
+        fields.update(place_tables(self, self.endpoint, tables, data_folder))
         if model_zoo is None:
             body = submission(spec, fields)
         else:
@@ -522,6 +537,18 @@ class Client(AccessCalls, ObservingCalls):
 
     def _mapping(self, request: Request) -> dict[str, Any]:
         return dict(self._api.fetch(request))
+
+    def _check(
+        self,
+        spec: JobSpec | Mapping[str, Any] | None,
+        fields: Mapping[str, Any],
+        model_zoo: str | os.PathLike[str] | None,
+    ) -> None:
+        """Refuses a specification that cannot work, before anything is written for it."""
+        if model_zoo is None:
+            JobSpec.from_mapping(submission(spec, fields))
+        else:
+            submission_of_directory(spec, fields, str(Path(model_zoo)))
 
     def _upload(self, model_zoo: Path, data: Sequence[str]) -> str:
         """Packs a directory, without a job's data in it, and uploads it unless the API has it; gives its digest."""
