@@ -316,7 +316,9 @@ def test(arguments: list[str]) -> int:
 
 TEST_PROCESSES = str(max(2, min(4, os.cpu_count() or 2)))
 """What needs no machine of its own is tested in so many processes at once; each imports TensorFlow."""
-SIDE_BY_SIDE = ("tests/unit", "tests/contract", "tests/simulation", "tests/integration", "tests/containers")
+SIDE_BY_SIDE = ("tests/integration", "tests/contract", "tests/simulation", "tests/containers", "tests/unit")
+"""The dearest first: a file that takes minutes is not to be the last one, with no other beside it."""
+FILE_BY_FILE = ("-n", TEST_PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder")
 DIFFERENTIAL = ("tests/differential",)
 BROWSER = ("tests/browser",)
 _INTERRUPTED, _NO_TESTS = 2, 5
@@ -338,7 +340,7 @@ def pytest_all(*options: str) -> int:
             "differential": ["-n", TEST_PROCESSES, "--dist", "loadgroup", *DIFFERENTIAL],
             "browser": [*BROWSER],
         },
-        {"unit, contract, simulation, integration": ["-n", TEST_PROCESSES, "--dist", "loadfile", *SIDE_BY_SIDE]},
+        {"unit, contract, simulation, integration": [*FILE_BY_FILE, *SIDE_BY_SIDE]},
     ]
     results: dict[str, int] = {}
 
