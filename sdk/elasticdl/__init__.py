@@ -2,7 +2,7 @@
 
 What a model module uses: ``Mode``, ``elasticdl.layers``, ``elasticdl.callbacks``. What a program that submits jobs
 uses: ``Client`` and ``AsyncClient``. What talks to parameter servers: ``ParameterServerClient``, which needs the
-extra ``worker``.
+extra ``worker``. Notebooks: ``%load_ext elasticdl``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _LAZY = {
     "AsyncClient": "elasticdl.client",
     "Client": "elasticdl.client",
     "BasePredictionOutputsProcessor": "elasticdl.prediction",
+    "load_ipython_extension": "elasticdl.magic",  # `%load_ext elasticdl`
 }
 
 

@@ -42,7 +42,7 @@ def _run(command: Callable[[], object]) -> int:
     except ElasticDLError as error:
         return _told(error)
     except OSError as error:
-        return EXIT_FAILED if error.errno == errno.EPIPE else _told(_of_system(error))
+        return EXIT_FAILED if error.errno == errno.EPIPE else _told(of_system(error))
     except UnicodeEncodeError:
         # Arguments and names of files may be any bytes; there is no other way for such text to come in.
         fix = "give names, paths and values in UTF-8"
@@ -61,7 +61,7 @@ def _told(error: ElasticDLError) -> int:
     return exit_code(error)
 
 
-def _of_system(error: OSError) -> ElasticDLError:
+def of_system(error: OSError) -> ElasticDLError:
     """Words for a refusal of the operating system."""
     why = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, str | bytes):

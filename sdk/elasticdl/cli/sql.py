@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +29,19 @@ _EPILOG = """Examples:
 
     elasticdl sql --source sqlite:///shop.db --file shop.sql"""
 _DONE = ".done"
+
+
+@dataclass(frozen=True)
+class StatementEnd:
+    """The end of a statement.
+
+    Attributes:
+        code: the exit code.
+        rows: metrics of an evaluation, or importances of columns.
+    """
+
+    code: int
+    rows: Sequence[Mapping[str, Any]] = ()
 
 
 def register(app: typer.Typer) -> None:
@@ -65,30 +80,25 @@ def sql(
     from elasticdl.extras import require
 
     require("`elasticdl sql`", "sql")
-    from elasticdl.sql.grammar import parse_statement, split_statements
-
-    if dry_run and save is not None:
-        raise InvalidInputError("--dry-run writes nothing, and --save does", fix="leave one of them out")
+    from elasticdl.sql.grammar import split_statements
 
     if bool(statement) == (file is not None):
         raise InvalidInputError("give a statement, or --file with some", fix="leave one of them out")
     if file is not None and not file.is_file():
         raise InvalidInputError(f"there is no file {file}", fix="check the path")
-    texts = [statement] if file is None else split_statements(file.read_text(encoding="utf-8"))
-    parsed = [parse_statement(text) for text in texts]  # all, before the first runs
-    others = [one.verb for one in parsed if one.verb != "TRAIN"]
-    if save is not None and others:
-        raise InvalidInputError(f"--save keeps models to train, and {others[0]} makes none", fix="use --dry-run")
+    parsed = parse_all(
+        [statement] if file is None else split_statements(file.read_text(encoding="utf-8")), dry_run, save
+    )
     if file is None:
-        raise typer.Exit(_run(parsed[0], source, models, local, dry_run, save))
+        raise typer.Exit(_run_and_tell(parsed[0], source, models, local, dry_run, save))
     done, digest = models / _DONE, source
     for one in parsed:
-        digest = hashlib.sha256(f"{digest}\n{one.text}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{digest}\n{one.text.strip()}".encode()).hexdigest()
         finished = done.read_text().split() if done.is_file() else []
         if digest in finished and not (dry_run or save):
             write_line(f"done before: {' '.join(one.text.split())[:100]}", to=sys.stderr)
             continue
-        code = _run(one, source, models, local, dry_run, save)
+        code = _run_and_tell(one, source, models, local, dry_run, save)
         if code != EXIT_OK:
             raise typer.Exit(code)
         if not (dry_run or save):
@@ -98,7 +108,56 @@ def sql(
         done.unlink(missing_ok=True)  # the next time begins anew
 
 
-def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: bool, save: Path | None) -> int:
+def parse_all(texts: Sequence[str], dry_run: bool, save: Path | None) -> list[Statement]:
+    """Reads statements, all before the first runs.
+
+    Args:
+        texts: the statements.
+        dry_run: whether they are only to be shown.
+        save: the folder that they are only to be written into.
+
+    Raises:
+        InvalidInputError: one is written wrong, or is nothing to show or write.
+    """
+    from elasticdl.sql.grammar import parse_statement
+
+    if dry_run and save is not None:
+        raise InvalidInputError("--dry-run writes nothing, and --save does", fix="leave one of them out")
+    parsed = [parse_statement(text) for text in texts]
+    others = [one.verb for one in parsed if one.verb != "TRAIN"]
+    if save is not None and others:
+        raise InvalidInputError(f"--save keeps models to train, and {others[0]} makes none", fix="use --dry-run")
+    return parsed
+
+
+def _run_and_tell(
+    statement: Statement, source: str, models: Path, local: bool, dry_run: bool, save: Path | None
+) -> int:
+    """Runs a statement; prints importances, which no line of its job shows."""
+    ended = run_statement(statement, source, models, local, dry_run, save)
+    if statement.verb == "EXPLAIN":
+        for row in ended.rows:
+            shown = f"{row['metric']} {row['value']:.4g}, {row['shuffled']:.4g} with its values shuffled"
+            write_line(f"{row['column']}: {shown}")
+    return ended.code
+
+
+def run_statement(
+    statement: Statement, source: str, models: Path, local: bool, dry_run: bool, save: Path | None
+) -> StatementEnd:
+    """Runs a statement, and prints its job's lines.
+
+    Args:
+        statement: the statement.
+        source: where the rows are.
+        models: the folder of the models.
+        local: whether the job runs in one process on this machine.
+        dry_run: whether it is only to be shown.
+        save: the folder that it is only to be written into.
+
+    Raises:
+        ElasticDLError: it cannot be run as it is.
+    """
     import json
 
     from elasticdl.sql.jobs import compile_statement, kept_plan, refuse_source
@@ -108,19 +167,19 @@ def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: 
         kept = kept_plan(models, statement.subject)
         write_line(kept["statement"])
         write_line(json.dumps(kept["spec"], indent=2))
-        return EXIT_OK
+        return StatementEnd(EXIT_OK)
     refuse_source(source)
     if dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             plan = compile_statement(statement, source, models, scratch=Path(scratch))
         write_line(json.dumps(plan.spec, indent=2))
         write_line(plan.module)
-        return EXIT_OK
+        return StatementEnd(EXIT_OK)
     plan = compile_statement(statement, source, models)
     plan.keep(statement)
     if save:
         write_line(str(plan.folder))
-        return EXIT_OK
+        return StatementEnd(EXIT_OK)
     from elasticdl.submission import prepare
 
     prepared = prepare(plan.spec)
@@ -138,16 +197,18 @@ def _run(statement: Statement, source: str, models: Path, local: bool, dry_run: 
                 {k: v for k, v in prepared.items() if k != "model_zoo"}, model_zoo=prepared["model_zoo"]
             )
             code = follow_to_end(client, job.id, OutputFormat.TABLE)
-            if code == EXIT_OK and statement.verb == "EXPLAIN":
+            if code == EXIT_OK and statement.verb in ("EVALUATE", "EXPLAIN"):
                 metrics = client.metrics(job.id)["evaluations"][-1]["metrics"]
-    if code == EXIT_OK and statement.verb == "EXPLAIN":
-        from elasticdl.sql.explanations import importances, keep
+    if code != EXIT_OK:
+        return StatementEnd(code)
+    if statement.verb == "EXPLAIN":
+        from elasticdl.sql.explanations import FIELDS, importances, keep
 
         found = importances(metrics)
-        for metric, column, value, shuffled in found:
-            write_line(f"{column}: {metric} {value:.4g}, {shuffled:.4g} with its values shuffled")
         if statement.into:
             write_line(f"written to {keep(plan.folder, statement.into, found)}")
-    if code == EXIT_OK and statement.verb == "PREDICT":
+        return StatementEnd(code, [dict(zip(FIELDS, one, strict=True)) for one in found])
+    if statement.verb == "PREDICT":
         write_line(f"predictions for {statement.subject} are in {plan.spec['output']}; the database was only read")
-    return code
+    evaluated = metrics if statement.verb == "EVALUATE" else {}
+    return StatementEnd(code, [{"metric": name, "value": value} for name, value in evaluated.items()])

@@ -12,6 +12,8 @@ from pathlib import Path
 from elasticdl.sql.source import SelectedRows, placed_by_digest
 from elasticdl_runtime import durable
 
+FIELDS = ("metric", "column", "value", "shuffled")
+"""Names of what an importance consists of."""
 _BETWEEN = "_shuffled_"
 _MODULE = '''"""Importance of the columns of {name}: its metrics where one column holds the values of other rows."""
 
@@ -104,7 +106,7 @@ def as_csv(found: Sequence[tuple[str, str, float, float]]) -> str:
     """Importances as a CSV file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "column", "value", "shuffled", "change"])
+    writer.writerow([*FIELDS, "change"])
     writer.writerows((metric, column, value, other, other - value) for metric, column, value, other in found)
     return text.getvalue()
 

@@ -53,7 +53,7 @@ class Statement:
     """One statement.
 
     Attributes:
-        text: as it was written.
+        text: as it was written; one of a file has space before it, so that places are those of the file.
         verb: ``TRAIN``, ``PREDICT``, ``EVALUATE``, ``EXPLAIN`` or ``SHOW``.
         select: the SELECT; empty for SHOW.
         subject: the model to train, evaluate, explain or show, or the ``table.column`` that predictions go to.
@@ -78,13 +78,15 @@ class Statement:
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a file, which end with semicolons."""
+    """The statements of a file, which end with semicolons, each behind space so that places are those of the file."""
     found, start = [], 0
-    for token in tokens_of(text):
-        if token.token_type.name == "SEMICOLON":
-            found.append(text[start : token.start].strip())
-            start = token.start + 1
-    return [one for one in [*found, text[start:].strip()] if one and tokens_of(one)]
+    ends = [token.start for token in tokens_of(text) if token.token_type.name == "SEMICOLON"]
+    for end in [*ends, len(text)]:
+        one = text[start:end]
+        before = text[: start + len(one) - len(one.lstrip())]
+        found.append("\n" * before.count("\n") + " " * (len(before) - before.rfind("\n") - 1) + one.strip())
+        start = end + 1
+    return [one for one in found if tokens_of(one)]
 
 
 def parse_statement(text: str) -> Statement:

@@ -70,7 +70,12 @@ class StatementPlan:
                 durable.write(self.folder / EXPLANATION, self.module)
                 return
             durable.write(self.folder / MODULE, self.module)
-            kept = {"statement": statement.text, "columns": self.columns, "classes": self.classes, "spec": self.spec}
+            kept = {
+                "statement": statement.text.strip(),
+                "columns": self.columns,
+                "classes": self.classes,
+                "spec": self.spec,
+            }
             durable.write(self.folder / PLAN, json.dumps(kept, indent=2) + "\n")
 
 

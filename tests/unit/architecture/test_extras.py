@@ -35,6 +35,7 @@ OPTIONAL = {
         "torch",
         "odps",
         "sqlglot",
+        "IPython",
     },  # where the user's own model needs them
 }
 BLOCK = """

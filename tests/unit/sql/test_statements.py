@@ -82,8 +82,14 @@ def test_other_statements(text: str, wanted: dict[str, Any]) -> None:
 
 def test_a_file_is_cut_at_semicolons_outside_of_texts() -> None:
     assert split_statements("-- first\nSELECT ';' ; \n;SHOW TRAIN m;\n-- end") == [
-        "-- first\nSELECT ';'", "SHOW TRAIN m",
+        "-- first\nSELECT ';'", "\n\n SHOW TRAIN m",
     ]  # fmt: skip
+
+
+def test_places_are_those_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "shop.sql").write_text("SHOW TRAIN m;\n-- second\n SHOW TRAIN m; SHOW TABLES;")
+    with pytest.raises(ElasticDLError, match="line 3, column 21: TRAIN is missing"):
+        sql(file=tmp_path / "shop.sql")
 
 
 END = "LABEL high INTO m"
