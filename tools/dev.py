@@ -493,8 +493,13 @@ def kubernetes(arguments: list[str]) -> int:
         say("skipped: ELASTICDL_TEST_KUBECONFIG names no cluster (see tests/contract/launcher/real_cluster.py)")
         return 0
     ensure(TEST_EXTRAS)
-    chosen = arguments or ["tests/contract/kubernetes", "tests/contract/launcher"]
-    return run([BIN / "python", "-m", "pytest", "-k", "real", *chosen])
+    suites = [] if name_tests(arguments) else ["tests/contract/kubernetes", "tests/contract/launcher"]
+    return run([BIN / "python", "-m", "pytest", "-k", "real", *suites, *arguments])
+
+
+def name_tests(arguments: Sequence[str]) -> bool:
+    """Whether arguments of pytest say which tests, beside options."""
+    return any((ROOT / one.partition("::")[0]).exists() for one in arguments)
 
 
 def containers(arguments: list[str]) -> int:
@@ -513,8 +518,8 @@ def containers(arguments: list[str]) -> int:
             f"{name.upper()}_IMAGE": f"elasticdl-test/{name}"
             for name in ("python", "postgres", "redis", "prometheus")
         }
-    named = any((ROOT / one.partition("::")[0]).exists() for one in arguments)
-    return run([BIN / "python", "-m", "pytest", *([] if named else ["tests/containers"]), *arguments], env=env)
+    suites = [] if name_tests(arguments) else ["tests/containers"]
+    return run([BIN / "python", "-m", "pytest", *suites, *arguments], env=env)
 
 
 def mutants(arguments: list[str]) -> int:
@@ -604,6 +609,19 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
+_WITH_OWN_HELP = frozenset(
+    ("demo", "up", "down", "status", "mutants", "steady", "protos", "client", "docs"),
+)
+"""Verbs whose program has a page of its own for ``--help``; of the others the lines above are shown."""
+_WITHOUT_ARGUMENTS = frozenset(("lock", "setup"))
+
+
+def help_of(verb: str) -> str:
+    """The line about a verb at the top of this file, and what it says of itself."""
+    line = next(line for line in (__doc__ or "").splitlines() if line.startswith(f"./dev {verb} "))
+    return f"{line}\n  {VERBS[verb].__doc__}"
+
+
 def main(arguments: list[str]) -> int:
     """Runs a verb; returns its exit code."""
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
@@ -615,6 +633,12 @@ def main(arguments: list[str]) -> int:
 
         near = difflib.get_close_matches(verb, VERBS, n=1)
         print(f"dev: there is no verb {verb!r}" + (f"; did you mean {near[0]}?" if near else ""), file=sys.stderr)
+        return 2
+    if rest[:1] in (["-h"], ["--help"]) and verb not in _WITH_OWN_HELP:
+        print(help_of(verb))
+        return 0
+    if rest and verb in _WITHOUT_ARGUMENTS:
+        print(f"dev: {verb} takes no arguments, and got {' '.join(rest)}", file=sys.stderr)
         return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)

@@ -61,20 +61,46 @@ def test_each_suite_is_in_one_round(dev: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "of_pytest"),
-    [
-        ([], ["tests/containers"]),
-        (["-q", "-k", "api"], ["tests/containers", "-q", "-k", "api"]),
-        (["tests/containers/test_compose.py::test_x", "-q"], ["tests/containers/test_compose.py::test_x", "-q"]),
-    ],
+    ("given", "names"),
+    [([], False), (["-q", "-k", "api"], False), (["tests/containers/test_compose.py::test_x", "-q"], True)],
 )
-def test_options_for_the_suite_of_containers_do_not_make_it_all_suites(
-    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, given: list[str], of_pytest: list[str]
+@pytest.mark.parametrize(
+    ("verb", "suites"),
+    [("containers", ["tests/containers"]), ("kubernetes", ["tests/contract/kubernetes", "tests/contract/launcher"])],
+)
+def test_options_for_a_suite_that_needs_a_machine_do_not_make_it_all_suites(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, verb: str, suites: list[str], given: list[str], names: bool
 ) -> None:
     called: list[list[str]] = []
+    monkeypatch.setenv("ELASTICDL_TEST_KUBECONFIG", "config")
     monkeypatch.setattr(dev.shutil, "which", lambda _: "docker")
     monkeypatch.setattr(dev, "quiet", lambda *_, **__: 0)
     monkeypatch.setattr(dev, "ensure", lambda _: None)
     monkeypatch.setattr(dev, "run", lambda command, **_: called.append(command) or 0)
-    assert dev.containers(given) == 0
-    assert called == [[dev.BIN / "python", "-m", "pytest", *of_pytest]]
+    assert dev.main([verb, *given]) == 0
+    ((*_, module, pytest_itself), chosen) = called[0][:3], [one for one in called[0][3:] if one not in ("-k", "real")]
+    assert (module, pytest_itself) == ("-m", "pytest")
+    assert chosen == [one for one in ([] if names else suites) + given if one != "-k"]
+
+
+def test_each_verb_shows_help_and_does_nothing_else(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(dev, "ensure", lambda _: None)
+    monkeypatch.setattr(dev.subprocess, "run", lambda command, **_: called.append(command))
+    monkeypatch.setattr(dev, "run", lambda command, **_: called.append(command) or 0)
+    monkeypatch.setattr(dev, "ensure_chromium", lambda: called.append(["chromium"]))
+    for verb in sorted(set(dev.VERBS) - {"protos"}):
+        called.clear()
+        assert dev.main([verb, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"./dev {verb} ") or all("--help" in one for one in called), verb
+        assert bool(called) == (verb in dev._WITH_OWN_HELP), verb
+
+
+@pytest.mark.parametrize("verb", ["lock", "setup"])
+def test_arguments_that_a_verb_does_not_take_are_refused(
+    dev: ModuleType, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert dev.main([verb, "now"]) == 2
+    assert f"{verb} takes no arguments, and got now" in capsys.readouterr().err
