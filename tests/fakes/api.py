@@ -401,7 +401,7 @@ class FakeApi:
         send_json(http, {"name": name, "data_roots": self.data_roots, "limits": {}})
 
     def _cluster(self, http: Any, seen: Seen) -> None:
-        send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": []})
+        send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": {"database": "ok"}})
 
     def _reservations(self, http: Any, seen: Seen) -> None:
         """Each look finds one more slot granted."""

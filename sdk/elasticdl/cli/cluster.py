@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.formats import FormatOption, JsonOption, choose_format, print_data
+from elasticdl.cli.connection import connect
+from elasticdl.cli.formats import FormatOption, JsonOption, OutputFormat, choose_format, print_data
 from elasticdl.cli.output import EXIT_UNAVAILABLE, print_table, size, write_line
 from elasticdl_core.errors import InvalidInputError, UnavailableError
 
@@ -65,10 +67,19 @@ def down(
 
 
 def status(data_dir: DataDirOption = None, output: FormatOption = None, as_json: JsonOption = False) -> None:
-    """Show the local cluster: components, address, slots, versions, disk. Exits with 4 when none runs."""
+    """Show the cluster: components, address, slots, versions, disk. Exits with 4 when none runs.
+
+    That is the one that ELASTICDL_API_URL or a context names, as its API tells it; without either, and with
+    --data-dir, the one of this machine.
+    """
+    from elasticdl.client.endpoint import find_endpoint, names_api
+
     chosen = choose_format(output, as_json)
     directory = data_directory(data_dir)
     state = running(directory)
+    if data_dir is None and names_api() and (state is None or find_endpoint().url != state.api_url.rstrip("/")):
+        _show_named(chosen)
+        return
     if state is None:
         if chosen.of_data:
             print_data({"running": False, "data_dir": str(directory.root)}, chosen)
@@ -86,6 +97,23 @@ def status(data_dir: DataDirOption = None, output: FormatOption = None, as_json:
     _show(state, slots, disk, keeps, devices)
 
 
+def _show_named(chosen: OutputFormat) -> None:
+    """Shows a cluster by what its API tells of it."""
+    with connect() as client:
+        url, cluster = client.endpoint.url, client.cluster()
+    components = {str(name): str(state) for name, state in cluster.get("components", {}).items()}
+    if chosen.of_data:
+        told = {**cluster, "components": {name: {"state": state} for name, state in components.items()}}
+        print_data({"running": True, "api_url": url, **told}, chosen)
+        return
+    write_line(f"Cluster   {url}")
+    _show_shared(cluster["slots"], cluster.get("devices", []))
+    write_line(f"Jobs      {', '.join(f'{count} {state}' for state, count in cluster['jobs'].items()) or 'none'}")
+    _show_ages(cluster.get("keeps_days", {}))
+    write_line("")
+    print_table(("component", "state"), list(components.items()), empty="No components.")
+
+
 def _show(
     state: ClusterState,
     slots: dict[str, Any],
@@ -98,18 +126,12 @@ def _show(
     if state.ca_file:
         write_line(f"Verified  by {state.ca_file} (for other machines: ELASTICDL_CA_FILE)")
     write_line(f"Version   {state.version}  (supervisor: pid {state.pid})")
-    used = "?" if slots["used"] is None else str(slots["used"])
-    reserved = f", {slots['reserved']} reserved for others" if slots["reserved"] else ""
-    write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
-    for number, device in enumerate(devices):
-        write_line(f"{'Devices' if number == 0 else '':<9} {_device(device)}")
+    _show_shared(slots, devices)
     write_line(f"Isolation {_isolation(state) or '?'}")
     write_line(f"Data      {state.data_dir}")
     parts = ", ".join(f"{name} {size(value)}" for name, value in disk.items() if name != "free")
     write_line(f"Disk      {parts}; free {size(disk['free'])}")
-    if keeps:
-        ages = (f"{name} {f'{days:g} days' if days else 'for ever'}" for name, days in keeps.items())
-        write_line(f"Keeps     {', '.join(ages)}")
+    _show_ages(keeps)
     write_line("")
     rows = [
         (item.name, item.state, str(item.pid or "-"), str(item.restarts), item.detail)
@@ -118,7 +140,23 @@ def _show(
     print_table(("component", "state", "pid", "restarts", "detail"), rows, empty="No components yet.")
 
 
-def _device(device: dict[str, Any]) -> str:
+def _show_shared(slots: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]) -> None:
+    """Shows slots and devices."""
+    used = "?" if slots["used"] is None else str(slots["used"])
+    reserved = f", {slots['reserved']} reserved for others" if slots.get("reserved") else ""
+    write_line(f"Slots     {used} of {slots['total']} in use{reserved}")
+    for number, device in enumerate(devices):
+        write_line(f"{'Devices' if number == 0 else '':<9} {_device(device)}")
+
+
+def _show_ages(keeps: Mapping[str, float]) -> None:
+    """Shows how long things are kept, where that is known."""
+    if keeps:
+        ages = (f"{name} {f'{days:g} days' if days else 'for ever'}" for name, days in keeps.items())
+        write_line(f"Keeps     {', '.join(ages)}")
+
+
+def _device(device: Mapping[str, Any]) -> str:
     what = "declared" if device["declared"] else device["model"] or "found"
     workers = f" by {device['workers']} worker{'s' if device['workers'] != 1 else ''}" if device["workers"] else ""
     return f"{device['name']}  {device['used']:g} of 1 in use{workers}  ({what})"

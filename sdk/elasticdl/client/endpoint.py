@@ -69,6 +69,16 @@ def find_endpoint(
     return Endpoint(url.rstrip("/"), _checked(secret), ca_file)
 
 
+def names_api(variables: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment or a context names an API; without that, this machine's cluster is meant.
+
+    Raises:
+        NotFoundError: there is no context of the name that is asked for.
+    """
+    known = os.environ if variables is None else variables
+    return bool(known.get(URL_VARIABLE)) or _context(known) is not None
+
+
 def _is_address(url: str) -> bool:
     """Whether requests can be sent there: http or https, a host, and a port if one is named."""
     try:

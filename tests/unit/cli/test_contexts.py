@@ -68,6 +68,23 @@ def test_the_environment_goes_before_contexts_and_a_contradiction_is_refused(
         assert (outcome.code, "ELASTICDL_API_URL is set and goes before" in outcome.err) == (2, True)
 
 
+@pytest.mark.parametrize("by_context", [False, True])
+def test_status_shows_the_cluster_that_is_named(
+    cli: Cli, lab: FakeApi, monkeypatch: pytest.MonkeyPatch, *, by_context: bool
+) -> None:
+    if by_context:
+        add(cli, "lab", lab, "--use")
+    else:
+        monkeypatch.setenv("ELASTICDL_API_URL", lab.url)
+        monkeypatch.setenv("ELASTICDL_TOKEN", TOKEN)
+    outcome = cli("status")
+    assert (outcome.code, "1 of 4 in use" in outcome.out, lab.url in outcome.out) == (0, True, True), outcome.out
+    assert "1 RUNNING" in outcome.out
+    assert json.loads(cli("status", "--json").out)["api_url"] == lab.url
+    elsewhere = cli("status", "--data-dir", "nowhere")
+    assert (elsewhere.code, "No cluster runs with the data directory" in elsewhere.out) == (4, True)
+
+
 def test_a_token_of_the_environment_is_not_sent_to_a_context(
     cli: Cli, lab: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
