@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from elasticdl_api.background.watchdog import Watchdog
 from elasticdl_api.services import Services
 from elasticdl_api.store.wakeups import wait
 from elasticdl_api.web import telemetry
+from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import UnavailableError
 
 EVERY_S = 1.0
@@ -24,7 +26,59 @@ HOUSEKEEPING_S = 60.0
 """How often it is asked whose turn it is; the turns are further apart."""
 HISTORY_S = 1.0
 """The same of looks at the cluster."""
+_TOLD_AGAIN = Backoff(10.0, 600.0)
 _log = structlog.get_logger(__name__)
+
+
+class BackgroundStep:
+    """A background task's step, taken again and again: whether it fails or not, it has its turn at the same pace.
+
+    The log has the first failure, and where the same one goes on, its count at growing intervals.
+
+    Args:
+        name: of the task.
+        work: takes the step.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], Awaitable[None]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self._work = work
+        self._clock = clock
+        self._failure = ""
+        self._times = self._told = 0
+        self._quiet_until = 0.0
+
+    async def take(self) -> None:
+        """Takes the step once; what goes wrong is counted and told."""
+        try:
+            await self._work()
+        except Exception as error:
+            telemetry.BACKGROUND_FAILURES.labels(self.name).inc()
+            self._tell(error)
+        else:
+            telemetry.BACKGROUND_DONE.labels(self.name).set_to_current_time()
+            if self._failure:
+                _log.info("a step went well again", task=self.name, failures=self._times)
+                self._failure = ""
+
+    def _tell(self, error: Exception) -> None:
+        what, now = repr(error), self._clock()
+        if what != self._failure:
+            self._failure, self._times, self._told, self._quiet_until = what, 0, 0, now
+        self._times += 1
+        if now < self._quiet_until:
+            return
+        self._told += 1
+        pause_s = _TOLD_AGAIN.pause_s(self._told)
+        self._quiet_until = now + pause_s
+        about = {"task": self.name, "failures": self._times, "told_again_in_s": round(pause_s, 1)}
+        if isinstance(error, UnavailableError):
+            _log.warning("a step is put off", **about, error=error.message)
+        else:
+            _log.error("a step failed", **about, exc_info=error)
 
 
 @asynccontextmanager
@@ -34,17 +88,21 @@ async def background(services: Services) -> AsyncIterator[None]:
         tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
         tasks.append(group.create_task(LoopWatch().run(), name="loop watch"))
         tidy = Housekeeping(services.settings, services.retention)
-        tasks.append(group.create_task(_now_and_then("housekeeping", tidy.step, HOUSEKEEPING_S), name="housekeeping"))
+        tasks.append(
+            group.create_task(
+                _now_and_then(BackgroundStep("housekeeping", tidy.step), HOUSEKEEPING_S), name="housekeeping"
+            )
+        )
         if services.launcher is not None:
             history = ClusterHistory(services.series, services.jobs, services.launcher)
             name = "cluster history"
-            tasks.append(group.create_task(_now_and_then(name, history.step, HISTORY_S), name=name))
-            steps: dict[str, Callable[[], Awaitable[None]]] = {
-                "relay": Relay(services.intents, services.launcher, services.reaches).step,
-                "watchdog": Watchdog(services.intents, services.launcher).step,
-                "leftovers": LeftoverCleanup(services.intents, services.launcher).step,
-            }
-            tasks += [group.create_task(_repeat(services, name, step), name=name) for name, step in steps.items()]
+            tasks.append(group.create_task(_now_and_then(BackgroundStep(name, history.step), HISTORY_S), name=name))
+            steps = (
+                BackgroundStep("relay", Relay(services.intents, services.launcher, services.reaches).step),
+                BackgroundStep("watchdog", Watchdog(services.intents, services.launcher).step),
+                BackgroundStep("leftovers", LeftoverCleanup(services.intents, services.launcher).step),
+            )
+            tasks += [group.create_task(_repeat(services, step), name=step.name) for step in steps]
         try:
             yield
         finally:
@@ -52,31 +110,18 @@ async def background(services: Services) -> AsyncIterator[None]:
                 task.cancel()
 
 
-async def _now_and_then(name: str, step: Callable[[], Awaitable[None]], every_s: float) -> None:
-    """Takes steps for ever, far apart; the first one not at once, when everything begins."""
+async def _now_and_then(step: BackgroundStep, every_s: float) -> None:
+    """Takes a step for ever, far apart; the first one not at once, when everything begins."""
     while True:
         await asyncio.sleep(every_s)
-        await _take(name, step)
+        await step.take()
 
 
-async def _repeat(services: Services, name: str, step: Callable[[], Awaitable[None]]) -> None:
-    """Takes steps for ever: at each wake-up, and once a second. A step that fails is tried again."""
+async def _repeat(services: Services, step: BackgroundStep) -> None:
+    """Takes a step for ever: at each wake-up, and once a second. One that fails is tried again."""
     with services.wakeups.waiter() as changed:
         while True:
-            await _take(name, step)
+            await step.take()
             await wait(changed, EVERY_S)
-            if name != "relay":
+            if step.name != "relay":
                 await asyncio.sleep(0.2)  # a burst of changes is one look
-
-
-async def _take(name: str, step: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await step()
-    except UnavailableError as error:
-        telemetry.BACKGROUND_FAILURES.labels(name).inc()
-        _log.warning("a step is put off", task=name, error=error.message)
-    except Exception:
-        telemetry.BACKGROUND_FAILURES.labels(name).inc()
-        _log.exception("a step failed", task=name)
-    else:
-        telemetry.BACKGROUND_DONE.labels(name).set_to_current_time()
