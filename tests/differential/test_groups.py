@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from elasticdl_worker.group.loop import MemberLoop
 from elasticdl_worker.group.replica import copied
 from tests.differential.data import validated
 from tests.differential.driver import Bench, Row, differences
-from tests.differential.rows import TORCH_ROWS
+from tests.differential.rows import TORCH_ROWS, embeddings
 from tests.differential.rows.callbacks import LONG, METRIC, ours, theirs
 from tests.differential.rows.torch_models import ADDED_TWICE
 from tests.differential.zoo import module
@@ -75,6 +76,22 @@ def test_a_group_that_fuses_its_minibatches_trains_as_the_local_run_does(bench: 
     local, group = bench.local(row), bench.group(row, members=2, microbatches=4, deterministic=False)
     assert differences(row, local, group) == []
     assert group.steps == local.steps
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        next(row for row in embeddings.ROWS if row.name == "table_adam"),
+        pytest.param(next((row for row in TORCH_ROWS if row.name == "torch_table_adam"), None), marks=NEEDS_TORCH),
+    ],
+    ids=["tensorflow", "torch"],
+)
+def test_a_group_says_when_it_begins_that_all_rows_of_tables_move(bench: Bench, row: Row) -> None:
+    large = row.source.replace("Embedding(50, 3", "Embedding(200_000, 3")
+    spec = {name: value for name, value in row.spec.items() if name != "embedding_threshold_bytes"}
+    group = bench.group(replace(row, name=f"grouped_{row.name}", source=large, spec=spec))
+    (said,) = (message for kind, message in group.told if kind == "rows")
+    assert "moves all of them in each update" in said
 
 
 def _goes_on(bench: Bench, row: Row) -> None:

@@ -70,6 +70,7 @@ class ModelDescription(TypedDict):
         callbacks: what they ask for.
         keras: version of Keras.
         layers: what names of layers stand for in the module, as far as it says that; workers have said so since 0.3.
+        closed: of a model that each worker holds whole, the names of the tables that parameter servers would hold.
     """
 
     has: dict[str, bool]
@@ -81,3 +82,4 @@ class ModelDescription(TypedDict):
     callbacks: CallbackSettings
     keras: str
     layers: NotRequired[dict[str, str]]
+    closed: NotRequired[list[str]]

@@ -329,3 +329,17 @@ def test_a_group_stands_still_at_each_version_that_is_to_be_evaluated() -> None:
 def test_a_group_does_not_stand_still_where_nothing_is_evaluated() -> None:
     job = OneMember(tasks=4, evaluation_steps=0)
     assert job.meet().pause_at == 0
+
+
+def test_a_group_says_when_it_begins_that_all_rows_of_tables_move() -> None:
+    job = OneMember()
+    description: Any = {
+        "tables": [],
+        "closed": ["users"],
+        "optimizer": {"name": "adam", "params": {}},
+        "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
+    }
+    for _ in range(2):
+        job.tell(ev.ModelDescribed(OWNER, description))
+    (words,) = (message for kind, message in job.told if kind == "rows")
+    assert words.startswith("rows of users: adam moves all of them in each update")

@@ -167,12 +167,12 @@ class TrainingGate:
             self._job.lifecycle.fail(error.message, fix=error.fix, kind="user_code")
 
     def _tell_rows(self, description: ModelDescription) -> list[Instruction]:
-        """Says by which rule rows of tables move, where it is not that of one process."""
+        """Says by which rule rows of tables move, where either rule does something else."""
         spec, optimizer = self._job.spec, description.get("optimizer")
-        if spec.by_group or spec.type is not JobType.TRAINING or optimizer is None:
+        if spec.type is not JobType.TRAINING or optimizer is None:
             return []
-        tables = [one["name"] for one in description.get("tables", [])]
-        words = words_of_rows(tables, optimizer["name"], [optimizer["params"]])
+        tables = [*(one["name"] for one in description.get("tables", [])), *description.get("closed", [])]
+        words = words_of_rows(tables, optimizer["name"], [optimizer["params"]], by_group=spec.by_group)
         return [tell("rows", words)] if words else []
 
     def _compare_layers(self, description: ModelDescription) -> None:

@@ -177,6 +177,7 @@ class ModelLayout:
             their order.
         looked_up: names of the parameters that a minibatch needs some rows of (embeddings).
         layers: what names of layers stand for in the module, as far as it says that.
+        closed: names of the tables that parameter servers would hold of this model.
     """
 
     dense: Sequence[DenseSpec]
@@ -184,6 +185,7 @@ class ModelLayout:
     slots: tuple[str, ...]
     looked_up: frozenset[str] = frozenset()
     layers: Mapping[str, str] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

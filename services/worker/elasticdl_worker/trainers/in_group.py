@@ -65,7 +65,10 @@ def prepare_member(
     others.use(PresentParameters(replica, module))
     layout = replica.layout
     session.describe_model(
-        describe(module, layout.dense, (), layout.optimizer, declared, framework.versions, layout.layers)
+        {
+            **describe(module, layout.dense, (), layout.optimizer, declared, framework.versions, layout.layers),
+            "closed": list(layout.closed),
+        }
     )
     return PreparedMember(replica, others)
 

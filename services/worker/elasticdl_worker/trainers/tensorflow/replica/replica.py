@@ -128,6 +128,7 @@ class KerasReplica:
             self._slots.names,
             frozenset(model.looked_up()),
             model.layers,
+            tuple(model.registry.closed),
         )
         self._forward: Callable[[Features], Predictions] | None = None
         self._all_values: CompiledFunction[list[Tensor]] | None = None

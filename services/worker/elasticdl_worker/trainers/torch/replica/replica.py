@@ -128,7 +128,11 @@ class TorchReplica:
         )
         self._slots = TorchSlots(made.optimizer, model.trainable)
         self._layout = ModelLayout(
-            model.dense_specs(plan.groups), plan.spec, self._slots.names, frozenset(model.looked_up())
+            model.dense_specs(plan.groups),
+            plan.spec,
+            self._slots.names,
+            frozenset(model.looked_up()),
+            closed=tuple(model.closed),
         )
         self._lengths = [*self._buckets.lengths, self._buckets.marks + self._state.length + _OF_LOSS]
         self._denominators: TorchDenominators | None = None
