@@ -207,7 +207,8 @@ class Bench:
         """Trains in one process."""
         place = self._place()
         spec = self._spec(row, place, alike=alike, **fields)
-        for name in ("wire_dtype", "xla"):  # --local refuses them: nothing travels, and its step has one form
+        # --local refuses them: nothing travels, its step has one form, and its tables keep all rows.
+        for name in ("wire_dtype", "xla", "table_admission", "table_eviction", "table_max_rows"):
             spec.pop(name, None)
         if halved:
             halve(spec)
