@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticdl_core.job import JobState
-from elasticdl_master.state.status import status_of
+from elasticdl_master.state.status import MasterStatus, status_of
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import kinds, make_world
 
@@ -36,6 +36,33 @@ def test_a_takeover_that_restores_says_so_and_how_much_is_done_again() -> None:
             assert status_of(world.machine)["redone"] >= count
         run(world, ended)
         assert world.state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_the_last_known_progress_is_shown_until_the_servers_are_restored(*, wiped: bool) -> None:
+    world = make_world(0, num_epochs=4, checkpoint_steps=6)
+    world.start_master()
+    run(world, lambda world: world.machine.epochs.records_done > 60 and len(world.manifests) > 0)
+    known = status_of(world.machine)
+    world.kill_master(1.0)
+    world.exit(world.servers[0].id, -9)
+    if wiped:
+        world.store.wipe()
+    shown: list[MasterStatus] = []
+
+    def restored(world: World) -> bool:
+        if world.machine is not None and not world.machine.servers.ready:
+            shown.append(status_of(world.machine))
+        return world.machine is not None and world.machine.servers.ready
+
+    run(world, restored)
+    assert shown
+    for status in shown:
+        assert status["progress"]["epoch"] == known["progress"]["epoch"] == 2
+        assert status["ledger"]["epoch"] == known["ledger"]["epoch"]
+        assert status["progress"]["tasks_done"] > 0
+        assert 40 <= status["progress"]["records_done"] <= known["progress"]["records_done"]
+    assert status_of(world.machine)["progress"]["records_done"] == world.machine.epochs.records_done
 
 
 def test_a_checkpoint_of_another_job_that_is_restored_again_brings_no_rules_of_that_job() -> None:

@@ -58,7 +58,7 @@ class ServerRecovery:
         self._never_used = True
         self._begins = False
         self._trusts_ledger = False
-        self._known_done = 0
+        self._known: Epochs | None = None
         self._most_done = 0
 
     @property
@@ -66,6 +66,11 @@ class ServerRecovery:
         """Whether the PS will still get content from a checkpoint before anybody may use them."""
         waits = self._checkpoints.book.to_restore is not None or not self._never_used
         return not self._job.servers.ready and waits
+
+    @property
+    def last_known(self) -> Epochs:
+        """The progress to show: until it is found what the PS hold, that which an earlier master left."""
+        return self._epochs if self._known is None else self._known
 
     def handle(self, event: ev.Event, now: float) -> list[do.Instruction]:
         """Takes in how the PS are, and what became of restoring them."""
@@ -95,7 +100,7 @@ class ServerRecovery:
         if self._trusts_ledger and all(initialized):
             # Redis is lost, the PS are not, and never were: the durable done-marks say what they contain.
             self._epochs.adopt_done(self._job.setup.done)
-            self._known_done = 0
+            self._known = None
             self._never_used = False
             return [*out, *self._serve(now)]
         if manifest is not None:
@@ -113,19 +118,19 @@ class ServerRecovery:
 
     # -- takeovers -------------------------------------------------------------------------------------------------
 
-    def find_servers(self, known_done: int, *, ledger_alone: bool) -> None:
+    def find_servers(self, known: Epochs | None, *, ledger_alone: bool) -> None:
         """Begins with PS of which no record says that they hold the job's parameters.
 
         Args:
-            known_done: how many records an earlier master knew to be done.
+            known: what an earlier master knew to be done, if anything.
             ledger_alone: whether the queue is lost, so that the durable done-marks say what PS contain that were
                 never lost.
         """
         servers = self._job.servers.servers
         self._never_used = not any(server.alive for server in servers)
         self._trusts_ledger = ledger_alone and all(server.alive and server.incarnation == 0 for server in servers)
-        self._known_done = known_done
-        self._begins = self._never_used and not known_done and not self._job.setup.done
+        self._known = known
+        self._begins = self._never_used and known is None and not self._job.setup.done
 
     def restore(self, generation: int, *, rolled_back: bool) -> None:
         """Goes on where an earlier master was, with the same PS."""
@@ -241,8 +246,8 @@ class ServerRecovery:
         if self._trains:
             own = manifest if manifest is not None and self._checkpoints.is_own(manifest) else None
             again, out = self._epochs.roll_back(own["done"] if own is not None else None)
-            again = max(again, self._known_done - self._epochs.records_done)
-            self._known_done = 0
+            again = max(again, self.last_known.records_done - self._epochs.records_done)
+            self._known = None
             # Durable done-marks are never taken back: from now on they say more than the PS hold.
             self.rolled_back = self.rolled_back or again > 0 or bool(self._job.setup.done)
             if again:

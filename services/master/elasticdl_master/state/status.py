@@ -120,7 +120,8 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
         machine: the job.
         trouble: what the runner has trouble with, if anything.
     """
-    plans, epochs, reports, evaluations = machine.plans, machine.epochs, machine.reports, machine.evaluations
+    plans, reports, evaluations = machine.plans, machine.reports, machine.evaluations
+    epochs = machine.recovery.last_known
     slow = find_stragglers(machine.workers.running, alone=machine.spec.use_async and not machine.spec.by_group)
     done = min(_records_done(machine), epochs.records_total)
     rest = machine.throughput.speed.rest(epochs.records_total - done)
@@ -164,7 +165,7 @@ def status_of(machine: JobMachine, trouble: str = "") -> MasterStatus:
 
 
 def _ledger(machine: JobMachine) -> LedgerStatus:
-    plan, epochs = machine.plans.main, machine.epochs
+    plan, epochs = machine.plans.main, machine.recovery.last_known
     if machine.plans.with_epochs:
         done, tasks_done, number = epochs.ledger.records, epochs.ledger.tasks_done, epochs.number
     else:
@@ -181,7 +182,7 @@ def _ledger(machine: JobMachine) -> LedgerStatus:
         "planned": plan.records,
         "done": min(done, plan.records),
         "leased": min(sum(task.records for task in held), left),
-        "skipped": {str(epoch): count for epoch, count in sorted(epochs.accounts.skipped_by_epoch.items())},
+        "skipped": {str(epoch): count for epoch, count in sorted(machine.epochs.accounts.skipped_by_epoch.items())},
         "tasks": len(plan.parts),
         "tasks_done": tasks_done,
         "tasks_leased": min(len({task.index for task in held}), tasks_left),
@@ -236,7 +237,7 @@ def _records_done(machine: JobMachine) -> int:
     in_hand = _in_hand(machine)
     if not machine.plans.with_epochs:
         return in_hand + max((run.progress.records for run in machine.evaluations.running.values()), default=0)
-    return in_hand + machine.epochs.records_done
+    return in_hand + machine.recovery.last_known.records_done
 
 
 def _in_hand(machine: JobMachine) -> int:
@@ -253,7 +254,8 @@ def _tasks_done(machine: JobMachine) -> int:
     if not machine.plans.with_epochs:
         running = max((run.progress.tasks_done for run in machine.evaluations.running.values()), default=0)
         return parts if machine.evaluations.published else running
-    return machine.epochs.number * parts + machine.epochs.ledger.tasks_done
+    epochs = machine.recovery.last_known
+    return epochs.number * parts + epochs.ledger.tasks_done
 
 
 def _degraded(machine: JobMachine, trouble: str) -> str | None:

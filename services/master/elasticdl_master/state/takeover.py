@@ -124,7 +124,7 @@ class Takeover:
             out += self._go_on(record, results, now)
         else:
             ledger_alone = setup.contents is None and setup.plan is not None
-            self._recovery.find_servers(self._records_known(), ledger_alone=ledger_alone)
+            self._recovery.find_servers(self._known(), ledger_alone=ledger_alone)
         out += self._listing.begin()
         out += self._epochs.adopt_accounts(setup.accounts, results)
         return [*out, RebuildQueue()]
@@ -152,16 +152,16 @@ class Takeover:
         except InvalidInputError as error:
             return None, [tell("takeover_record_refused", error.message, fix=error.fix)]
 
-    def _records_known(self) -> int:
-        """The number of records that an earlier master knew to be done: by the queue, else by the durable marks."""
+    def _known(self) -> Epochs | None:
+        """The records that an earlier master knew to be done, if any: by the queue, else by the durable marks."""
         setup = self._job.setup
         if setup.plan is None or setup.spec.type is not JobType.TRAINING:
-            return 0
+            return None
         plans = JobPlans(setup.spec)
         plans.main.adopt(setup.plan)
         before = Epochs(plans)
         before.adopt_done(setup.contents.done if setup.contents is not None else setup.done)
-        return before.records_done
+        return before if before.records_done else None
 
     def _go_on(self, record: TakeoverRecord, results: Mapping[TaskId, bytes], now: float) -> list[Instruction]:
         """The PS live on: what the store and the ledger say is done is done, evaluations and leases go on."""
