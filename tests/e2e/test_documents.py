@@ -87,7 +87,7 @@ def test_the_readmes_python(cluster: Cluster, digits: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "example",
     [
-        *("digits", "iris", "resnet", "wide_deep"),
+        *("digits", "iris", "resnet", "wide_deep", "clicks_parquet"),
         pytest.param("own_loop_torch", marks=NEEDS_TORCH),
         pytest.param("digits_torch", marks=NEEDS_TORCH),
         pytest.param("xdeepfm", marks=pytest.mark.slow),
