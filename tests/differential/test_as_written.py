@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from elasticdl.callbacks import GradientClipping
 from tests.differential.data import MINIBATCH, NAMES, table
 from tests.differential.driver import BASE, Bench, Outcome, Row, differences
-from tests.differential.written import keras_modules, torch_modules
+from tests.differential.written import keras_modules, keras_situations, torch_modules, torch_situations
 from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [
@@ -22,6 +23,10 @@ pytestmark = [
 ]
 SEED, EPOCHS = BASE["seed"], BASE["num_epochs"]
 CLOSE = 1e-5
+TORCH = {**torch_modules.MODULES, **torch_situations.MODULES}
+KERAS = {**keras_modules.MODULES, **keras_situations.MODULES}
+WHOLE = {"a_residual_net_with_batch_norm", "spectral_norm", "gradients_clipped_by_hooks"}
+"""Those in which parts of a minibatch are not the minibatch: a group computes each as a whole."""
 METADATA = SimpleNamespace(column_names=NAMES)
 Values = dict[str, np.ndarray[Any, Any]]
 
@@ -45,8 +50,9 @@ def plain_torch(source: str) -> Values:
     torch.manual_seed(SEED)
     model = module["forward"]()
     call = (lambda x: model(**x)) if isinstance(batches[0][0], dict) else model
-    with torch.no_grad():
-        call(batches[0][0])  # lazy layers
+    if any(isinstance(one, torch.nn.UninitializedParameter) for one in model.parameters()):
+        with torch.no_grad():
+            call(batches[0][0])
     made = module["optimizer"]
     optimizer = made(model) if made.__code__.co_argcount else made()(model.parameters())
     clipping = next((one for one in module.get("callbacks", list)() if isinstance(one, GradientClipping)), None)
@@ -100,13 +106,15 @@ def _assert_close(found: Values, expected: Values) -> None:
 
 def _assert_alike(bench: Bench, row: Row, local: Outcome) -> None:
     assert differences(row, local, bench.cluster(row, workers=1)) == []
-    assert differences(row, local, bench.group(row)) == []
+    parts = 1 if row.name.removeprefix("written_") in WHOLE else 2
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)  # a process cannot change TensorFlow's once it has begun
+    assert differences(row, local, bench.group(row, microbatches=parts, worker_threads=threads)) == []
 
 
 @NEEDS_TORCH
-@pytest.mark.parametrize("name", torch_modules.MODULES)
+@pytest.mark.parametrize("name", TORCH)
 def test_torch_as_written(bench: Bench, name: str) -> None:
-    source = torch_modules.HEAD + torch_modules.MODULES[name]
+    source = torch_modules.HEAD + TORCH[name]
     row = Row(f"written_{name}", source, "written", {"export_formats": "safetensors"}, tolerance=CLOSE)
     local = bench.local(row)
     assert local.error == ("", "")
@@ -114,12 +122,25 @@ def test_torch_as_written(bench: Bench, name: str) -> None:
     _assert_alike(bench, row, local)
 
 
-@pytest.mark.parametrize("name", keras_modules.MODULES)
+@pytest.mark.parametrize("name", KERAS)
 def test_keras_as_written(bench: Bench, name: str) -> None:
-    source = keras_modules.HEAD + keras_modules.MODULES[name]
+    source = keras_modules.HEAD + KERAS[name]
     row = Row(f"written_{name}", source, "written", tolerance=CLOSE)
     local = bench.local(row)
     assert local.error == ("", "")
     expected, found = plain_keras(source, local)
     _assert_close(found, expected)
     _assert_alike(bench, row, local)
+
+
+@NEEDS_TORCH
+def test_hooks_that_clip_gradients_are_refused_in_parts(bench: Bench) -> None:
+    source = torch_modules.HEAD + TORCH["gradients_clipped_by_hooks"]
+    row = Row("written_hooks", source, "written", {"export_formats": "safetensors"})
+    assert "does not grow as the loss does" in bench.group(row).error[0]
+
+
+def test_a_keras_layer_that_assigns_its_trained_kernel_is_refused_alike(bench: Bench) -> None:
+    row = Row("written_norm", keras_modules.HEAD + keras_situations.SPECTRAL, "written", refused="would be undone")
+    assert bench.verdict(row) == []
+    assert row.refused in bench.group(row).error[0]

@@ -247,3 +247,21 @@ def test_a_local_run_weighs_parts_with_the_bits_of_members(job: Any, tmp_path: P
     exported = load_file(tmp_path / "out" / "model.safetensors")
     for name, value in members[0].state().values.items():
         np.testing.assert_array_equal(exported[name].numpy(), value, err_msg=name)
+
+
+@pytest.mark.parametrize("model", ["clamped", "clamped_afterwards", "clamped_between"])
+def test_gradients_that_are_changed_by_their_size_in_the_backward_pass_are_refused_in_parts(
+    model: str, job: Any
+) -> None:
+    with pytest.raises(UserCodeError, match="does not grow as the loss does") as refused:
+        replica_of(job("mean", model=model))
+    assert "GradientClipping" in str(refused.value.fix)
+    replica_of(job("mean", 1, model=model))
+
+
+def test_a_hook_that_masks_gradients_trains_in_parts_what_plain_pytorch_trains(job: Any) -> None:
+    spec = job("mean", model="some_frozen")
+    replica = replica_of(spec)
+    make_step([replica], spec, 0, microbatches=2)
+    for name, wanted in as_a_whole(spec, 1).items():
+        np.testing.assert_allclose(replica.state().values[name], wanted, atol=2e-6, err_msg=name)

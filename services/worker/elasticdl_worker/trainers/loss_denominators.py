@@ -201,6 +201,32 @@ def no_ratio(shown: str) -> UserCodeError:
     )
 
 
+def is_bent(apart: float, size: float) -> bool:
+    """Whether a gradient is no multiple of what it was; one that is not finite says nothing.
+
+    Args:
+        apart: the norm of the difference.
+        size: the norm of the multiple.
+    """
+    return math.isfinite(size) and not apart <= _STRAIGHT * size
+
+
+def bent_gradients(name: str) -> UserCodeError:
+    """Refuses what changes gradients by their size within the backward pass.
+
+    Args:
+        name: of a parameter.
+    """
+    return UserCodeError(
+        f"the gradient of {name} does not grow as the loss does: something clips, normalises or adds to it within "
+        "the backward pass (a hook, a gradient function of its own), and in parts (--microbatches, --grads_to_wait) "
+        "that would be done to each part, not to the update",
+        fix="clip with callbacks() -> [elasticdl.callbacks.GradientClipping(...)]; or --microbatches 1 (one worker "
+        "computes) or --distribution_strategy ParameterServerStrategy, without --grads_to_wait, compute a minibatch "
+        "as a whole",
+    )
+
+
 def require_mean(
     cut: Callable[[Tensors, int, int], Tensors],
     loss: Callable[[Any, Any], Any],

@@ -104,3 +104,37 @@ def alike_heads(labels, predictions):
 
 def size(labels, predictions):
     return predictions["size"]
+
+
+def clamped():
+    model = net()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return model
+
+
+def clamped_afterwards():
+    def clamp(parameter):
+        parameter.grad.clamp_(-0.01, 0.01)
+
+    model = net()
+    model[0].weight.register_post_accumulate_grad_hook(clamp)
+    return model
+
+
+def clamped_between():
+    class Clamped(nn.Sequential):
+        def forward(self, x):
+            hidden = super().forward(x)
+            if hidden.requires_grad:
+                hidden.register_hook(lambda gradient: gradient / (gradient.norm() + 1e-6))
+            return hidden
+
+    return Clamped(*net())
+
+
+def some_frozen():
+    model, kept = net(), torch.ones(8, 3)
+    kept[0] = 0.0
+    model[0].weight.register_hook(lambda gradient: gradient * kept)
+    return model

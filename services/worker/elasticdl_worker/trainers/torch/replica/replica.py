@@ -120,7 +120,6 @@ class TorchReplica:
         self._memory = choose_memory(spec.collective, model.device)
         self._leaves = HOST if self._memory is HOST_MEMORY else model.device
         self._buckets = TorchBuckets(model.trainable, device=model.device, leaves=self._leaves)
-        self._in_backward = BackwardBuckets(self._buckets)
         self._own_changes = OwnChanges(model)
         learn_rules(model, sample)
         self._state = TorchStateChanges(
@@ -139,6 +138,7 @@ class TorchReplica:
         if spec.microbatches_per_step > 1:
             close = CLOSE_OF_HALF if options.autocast else CLOSE
             self._denominators = self._measured(close)
+        self._in_backward = BackwardBuckets(self._buckets)
 
     @property
     def memory(self) -> Memory:
@@ -321,7 +321,9 @@ class TorchReplica:
             with training_step(self._module, [first]):
                 predictions = place(self._forward.try_out(first.features, None), device)
                 labels = place(first.labels, device)
-                return TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
+                made = TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
+                self._forward.require_straight_backward(first.features, labels, None)
+                return made
 
         with self._randomness.seeded(0):
             return on_first_rows(self._source.first, measure)

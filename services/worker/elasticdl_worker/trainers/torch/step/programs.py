@@ -31,6 +31,7 @@ from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
 from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
+from elasticdl_worker.trainers.torch.step.straight_backward import require_straight_backward
 from elasticdl_worker.user_code import ModelModule
 
 _log = structlog.get_logger(__name__)
@@ -99,6 +100,20 @@ class ForwardPass:
             with contextlib.suppress(Exception), torch.no_grad(), finding_rows(scope):
                 return TorchModelCall(trial.train())(place(features, self._model.device))
         return self.predict(features, scope)
+
+    def require_straight_backward(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> None:
+        """Refuses gradients that do not grow as the loss does, by some records.
+
+        Raises:
+            UserCodeError: they do not: parts of an update would not add up to it.
+        """
+        features = place(features, self._model.device)
+
+        def loss_of(trial: torch.nn.Module) -> torch.Tensor:
+            with finding_rows(scope), self._precision():
+                return self.loss(labels, TorchModelCall(trial)(features))
+
+        require_straight_backward(self._model.net, loss_of)
 
     def train(
         self,
@@ -335,10 +350,10 @@ class TorchPrograms:
         """
         trial = _Trial(self._model)
         try:
-            predictions = self._tried(first.features)
+            predictions = self._tried(first)
         except LookupsChangedError:
             self._collector.run_whole()
-            predictions = self._tried(first.features)
+            predictions = self._tried(first)
         finally:
             trial.undo()
         labels, predictions = place((first.labels, predictions), self._model.device)
@@ -349,12 +364,15 @@ class TorchPrograms:
         denominator = denominators.of(rows, loss)
         return math.inf if denominators.adds else denominator
 
-    def _tried(self, features: Tensors) -> Tensors:
-        lookups = self.collect(features, training=True)
+    def _tried(self, first: Minibatch) -> Tensors:
+        lookups = self.collect(first.features, training=True)
         rows = any_rows({table: (len(ids), self._model.tables[table].dim) for table, ids in lookups.unique.items()})
-        ((features, _),), inverse = self._placed([(features, None)], lookups.inverse)
+        ((features, labels),), inverse = self._placed([(first.features, first.labels)], lookups.inverse)
         scope = TorchRowsScope(self._row_tensors(rows, lookups, trained=False), inverse[0])
-        return self._forward.try_out(features, scope)
+        predictions = self._forward.try_out(features, scope)
+        scope.restart()
+        self._forward.require_straight_backward(features, labels, scope)
+        return predictions
 
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> torch.Tensor:
         """The loss of predictions."""
