@@ -116,3 +116,43 @@ def test_a_loss_that_no_round_can_make_is_refused(bench: Bench, row: Row) -> Non
     message, fix = bench.cluster(row, workers=1).error
     assert "neither a sum nor a mean" in message
     assert "--grads_to_wait" in fix
+
+
+CLAMPED = [
+    Row(
+        "clamped",
+        module(
+            """
+@tf.custom_gradient
+def clamped(x):
+    return tf.identity(x), lambda gradient: tf.clip_by_value(gradient, -1e-3, 1e-3)
+
+
+class Clamped(layers.Layer):
+    def call(self, x):
+        return clamped(x)
+
+
+def forward():
+    x = keras.Input((4,), name="x")
+    return keras.Model(x, layers.Dense(1)(Clamped()(layers.Dense(6, activation="tanh")(x))))
+"""
+        ),
+        "rounds",
+        TWO,
+    ),
+    _torch(
+        "clamped",
+        """
+def loss(labels, predictions):
+    if predictions.requires_grad:
+        predictions.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return torch.mean((labels - predictions) ** 2)
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize("row", CLAMPED, ids=lambda row: row.name)
+def test_gradients_that_are_clipped_in_the_backward_pass_are_refused_in_rounds(bench: Bench, row: Row) -> None:
+    assert "does not grow as the loss does" in bench.cluster(row, workers=1).error[0]

@@ -137,3 +137,31 @@ def test_a_loss_that_parts_cannot_make_is_refused_before_the_first_update(loss: 
     with pytest.raises(UserCodeError, match="neither a sum nor a mean") as refused:
         replica_of(spec)
     assert "--microbatches 1" in refused.value.fix
+
+
+BENT = (
+    MODEL.replace("Dense(1)(x)", "Dense(1)(Own()(x))")
+    + """
+@tf.custom_gradient
+def own(x):
+    return tf.identity(x), lambda gradient: {gradient}
+
+class Own(tf.keras.layers.Layer):
+    def call(self, x):
+        return own(x)
+
+loss = squares
+"""
+)
+
+
+def test_gradients_that_are_changed_by_their_size_in_the_backward_pass_are_refused_in_parts(job: Any) -> None:
+    source = BENT.replace("{gradient}", "tf.clip_by_norm(gradient, 0.01)")
+    with pytest.raises(UserCodeError, match="does not grow as the loss does") as refused:
+        replica_of(job(source))
+    assert "GradientClipping" in str(refused.value.fix)
+    replica_of(dataclasses.replace(job(source), microbatches=1))
+
+
+def test_gradients_that_are_turned_around_in_the_backward_pass_train_in_parts(job: Any) -> None:
+    replica_of(job(BENT.replace("{gradient}", "-0.5 * gradient")))

@@ -45,6 +45,8 @@ _SAME_SHARE = 1e-5
 """Shares of which one is the other, but for rounding: records are counted exactly then."""
 _SAME_DENOMINATOR = 3e-5
 _NOTHING = 3e-7
+GRADIENT_FACTORS = (1.0, 2.0**-10, 2.0**10)
+"""Of a loss whose gradients shall grow with it: powers of two, which change no digit."""
 WHOLE = (
     "--microbatches 1 (one worker computes) or --distribution_strategy ParameterServerStrategy, without "
     "--grads_to_wait, compute the loss of a minibatch as a whole; or write it as a mean over records"

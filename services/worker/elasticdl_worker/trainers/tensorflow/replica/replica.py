@@ -43,7 +43,7 @@ from elasticdl_worker.trainers.replica_rules import (
     reading_seed,
 )
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
-from elasticdl_worker.trainers.tensorflow.framework import tf
+from elasticdl_worker.trainers.tensorflow.framework import raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOptimizer, build_optimizer, with_rate
@@ -53,6 +53,7 @@ from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
 from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.step.straight_backward import require_straight_backward
 from elasticdl_worker.trainers.tensorflow.types import Features, KerasOptimizer, Labels, Predictions, Tensor
 from elasticdl_worker.trainers.training_step import training_step
 
@@ -120,6 +121,8 @@ class KerasReplica:
             )
         if self._denominators is not None:
             self._denominators.check_added(model.keras_model)
+            if self._steps.has_own_gradients:
+                on_first_rows(self._source.first, self._require_straight_backward)
         self._rate = float(translated.spec.params["learning_rate"])
         self._draws = SeededDraws(self._steps.generators)
         self._layout = ModelLayout(
@@ -303,6 +306,13 @@ class KerasReplica:
                 return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
 
         return on_first_rows(self._source.first, measure)
+
+    def _require_straight_backward(self, first: Minibatch) -> None:
+        held = [*self._steps.generators, *map(raw_variable, self._model.keras_model.variables)]
+        with training_step(self._module, [first]):
+            require_straight_backward(
+                lambda: self._programs.compute(first.features, first.labels, None)[0], self._model.trainable, held
+            )
 
     @contextlib.contextmanager
     def _guarded(self, batch: Minibatch) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from elasticdl_worker.trainers.tensorflow.input.source import TypedSource
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel
 from elasticdl_worker.trainers.tensorflow.model.metrics import cut
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.step.straight_backward import variables_kept
 from elasticdl_worker.trainers.tensorflow.types import Features, Variable
 
 
@@ -39,7 +40,7 @@ def learn_rules(
         features = source.sample()
         records = int(tf.nest.flatten(features)[0].shape[0])
         held = [*generators, *map(raw_variable, model.keras_model.variables)]
-        with _kept(held) as put_back:
+        with variables_kept(held) as put_back:
 
             def after(*parts: Features) -> Values:
                 put_back()
@@ -59,18 +60,3 @@ def learn_rules(
             rules, unmerged = learn_by_trial(after, part, repeat, records, draws=bool(generators))
         merging.rules |= rules
         merging.unmerged |= unmerged
-
-
-@contextlib.contextmanager
-def _kept(variables: Sequence[Variable]) -> Iterator[Callable[[], None]]:
-    """Gives a function that puts variables back to what they are now, and calls it at the end."""
-    values = [variable.numpy() for variable in variables]
-
-    def put_back() -> None:
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(value)
-
-    try:
-        yield put_back
-    finally:
-        put_back()

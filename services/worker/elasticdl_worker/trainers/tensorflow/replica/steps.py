@@ -14,6 +14,7 @@ from elasticdl_worker.trainers.tensorflow.replica.randomness import find_generat
 from elasticdl_worker.trainers.tensorflow.replica.state_changes import StateChanges
 from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
+from elasticdl_worker.trainers.tensorflow.step.straight_backward import has_own_gradients
 from elasticdl_worker.trainers.tensorflow.types import (
     Features,
     KerasOptimizer,
@@ -75,6 +76,7 @@ class GroupSteps:
         generators: the variables that random generators keep their seeds in.
         buckets: where gradients lie.
         is_pure: whether computing assigns to no variable.
+        has_own_gradients: whether something has a gradient function of its own.
 
     Raises:
         UserCodeError: the loss depends on nothing that is trained, or the model draws numbers that nobody can seed.
@@ -122,7 +124,8 @@ class GroupSteps:
             with tf.GradientTape() as tape:
                 loss, _ = self._programs.compute(features, labels, None)
             found = tape.gradient(loss, list(self._model.trainable.values()))
-            refuse_own_state(graph.as_graph_def())
+            refuse_own_state(definition := graph.as_graph_def())
+            self.has_own_gradients = has_own_gradients(definition)
             written = {id(op_input) for op in graph.get_operations() if _may_write(op.type) for op_input in op.inputs}
             changed = [
                 name

@@ -16,7 +16,7 @@ from elasticdl_worker.trainers.framework import Lookups, StepResult
 from elasticdl_worker.trainers.loss_denominators import any_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
-from elasticdl_worker.trainers.tensorflow.framework import is_legacy, tf
+from elasticdl_worker.trainers.tensorflow.framework import is_legacy, raw_variable, tf
 from elasticdl_worker.trainers.tensorflow.model.build import PreparedModel, call_model
 from elasticdl_worker.trainers.tensorflow.model.constraints import forbid_assignments
 from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, RangeScope, RowsScope
@@ -27,6 +27,7 @@ from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenomina
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
+from elasticdl_worker.trainers.tensorflow.step.straight_backward import require_straight_backward
 from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, StepFunction, StepOutputs, XlaStep
 from elasticdl_worker.trainers.tensorflow.types import (
     Array,
@@ -174,6 +175,14 @@ class Programs:
             predictions = self.infer(first.features, scope)
             made = KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
         made.check_added(self.model.keras_model)
+
+        def loss() -> Tensor:
+            scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
+            return self.compute(first.features, first.labels, scope)[0]
+
+        with self.explaining(first.features):
+            held = [raw_variable(one) for one in self.model.keras_model.variables]
+            require_straight_backward(loss, self.model.trainable, held)
         self._denominators, self._keeps_predictions = made, True
 
     def _denominator(

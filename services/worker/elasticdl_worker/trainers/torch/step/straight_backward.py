@@ -8,11 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from elasticdl_worker.trainers.loss_denominators import bent_gradients, is_bent
+from elasticdl_worker.trainers.loss_denominators import GRADIENT_FACTORS, bent_gradients, is_bent
 from elasticdl_worker.trainers.torch.model.trials import trial_of
-
-_FACTORS = (1.0, 2.0**-10, 2.0**10)
-"""Of the loss: powers of two, which change no digit of a gradient."""
 
 
 def require_straight_backward(net: nn.Module, loss_of: Callable[[nn.Module], torch.Tensor]) -> None:
@@ -36,16 +33,16 @@ def require_straight_backward(net: nn.Module, loss_of: Callable[[nn.Module], tor
     found: list[dict[str, torch.Tensor]] = []
     with contextlib.suppress(Exception):  # what a user's objects raise is raised again by the first step
         loss = loss_of(trial.train())
-        for factor in _FACTORS:
+        for factor in GRADIENT_FACTORS:
             with torch.autograd.set_multithreading_enabled(False):
                 torch.autograd.backward(loss, torch.full_like(loss, factor), retain_graph=True)
             found.append({name: one.grad.to_dense() for name, one in named.items() if one.grad is not None})
             for one in named.values():
                 one.grad = None
-    if len(found) < len(_FACTORS):
+    if len(found) < len(GRADIENT_FACTORS):
         return
     for name, plain in found[0].items():
-        for factor, other in zip(_FACTORS[1:], found[1:], strict=True):
+        for factor, other in zip(GRADIENT_FACTORS[1:], found[1:], strict=True):
             wanted = plain * factor
             apart = float(torch.linalg.vector_norm(other[name] - wanted)) if name in other else float("inf")
             if is_bent(apart, float(torch.linalg.vector_norm(wanted))):
