@@ -111,7 +111,8 @@ class ForwardPass:
 
         def loss_of(trial: torch.nn.Module) -> torch.Tensor:
             with finding_rows(scope), self._precision():
-                return self.loss(labels, TorchModelCall(trial)(features))
+                own = map_tensors(torch.clone, labels)  # a loss may change them
+                return self.loss(own, TorchModelCall(trial)(features))
 
         require_straight_backward(self._model.net, loss_of)
 
