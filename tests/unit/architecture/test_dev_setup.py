@@ -91,7 +91,8 @@ waker.setblocking(False)
 signal.set_wakeup_fd(waker.fileno())
 signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(7)))
 print("runs", flush=True)
-woken.recv(1)
+while True:  # the byte may be read before the handler runs, and a program that is at its end runs none
+    woken.recv(1)
 """
 
 

@@ -220,6 +220,9 @@ def test_a_job_is_submitted_plainly(cluster: dict[str, str], zoo: list[str]) -> 
 
 def test_status_works_plainly(cluster: dict[str, str]) -> None:
     done = plainly("status", environment=cluster)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cluster["ELASTICDL_API_URL"] in done.stdout
+    done = plainly("status", environment={"ELASTICDL_DATA_DIR": cluster["ELASTICDL_DATA_DIR"]})
     assert done.returncode == 4
     assert "elasticdl up" in done.stdout
 
