@@ -96,11 +96,7 @@ async def cluster() -> AsyncIterator[Api]:
     with tempfile.TemporaryDirectory(prefix="edl-bench-", dir="/tmp") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres(folder / "postgres", folder / "s", "password-of-the-benchmark", folder / "pg.log")
-        spec = await asyncio.to_thread(postgres.prepare)
-        user = {"user": spec.user[0], "group": spec.user[1], "extra_groups": []} if spec.user else {}
-        stack.enter_context(running(list(spec.argv), folder / "postgres.log", env=dict(spec.environment), **user))
-        await until_there(postgres)
+        postgres = await started_postgres(folder, stack)
         data = folder / "data"
         data.mkdir()
         (data / "token").write_text(TOKEN)
@@ -118,7 +114,17 @@ async def cluster() -> AsyncIterator[Api]:
         yield Api(host, port, process.pid, postgres.url)
 
 
-async def until_there(postgres: EmbeddedPostgres) -> None:
+async def started_postgres(folder: Path, stack: contextlib.ExitStack) -> EmbeddedPostgres:
+    """An embedded Postgres in a folder, which ends with the stack."""
+    postgres = EmbeddedPostgres(folder / "postgres", folder / "s", "password-of-the-benchmark", folder / "pg.log")
+    spec = await asyncio.to_thread(postgres.prepare)
+    user = {"user": spec.user[0], "group": spec.user[1], "extra_groups": []} if spec.user else {}
+    stack.enter_context(running(list(spec.argv), folder / "postgres.log", env=dict(spec.environment), **user))
+    await _until_there(postgres)
+    return postgres
+
+
+async def _until_there(postgres: EmbeddedPostgres) -> None:
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):

@@ -17,9 +17,8 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.doors import running, until_there
+from benchmarks.doors import started_postgres
 from benchmarks.harness import Report, parse
-from elasticdl_agent.cluster.postgres import EmbeddedPostgres
 from elasticdl_api.store.migrate import migrate
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling.policies import GoodputPolicy
@@ -56,11 +55,7 @@ async def postgres() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(prefix="edl-bench-", dir="/tmp") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
-        server = EmbeddedPostgres(folder / "postgres", folder / "s", "password-of-the-benchmark", folder / "pg.log")
-        spec = await asyncio.to_thread(server.prepare)
-        user = {"user": spec.user[0], "group": spec.user[1], "extra_groups": []} if spec.user else {}
-        stack.enter_context(running(list(spec.argv), folder / "postgres.log", env=dict(spec.environment), **user))
-        await until_there(server)
+        server = await started_postgres(folder, stack)
         database = Database(server.url)
         try:
             await migrate(database)

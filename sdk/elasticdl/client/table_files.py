@@ -140,9 +140,7 @@ def _write_once(data: Any, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
             written = Path(temporary) / path.name
             write(table, written)
-            # Never replaced: a job that reads the file already would see it change.
-            os.link(written, path)
-            durable.sync_folder(folder)
+            durable.place_new(written, path)  # a job that reads the file already would see it change
     except FileExistsError:  # somebody wrote the same meanwhile
         pass
     except OSError as error:

@@ -19,7 +19,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, InitializerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import pserver_pb2 as pb
-from elasticdl_ps.pulls import NO_DENSE, DenseRun, PullAnswer, PullRequest, read_parameters
+from elasticdl_ps.pulls import NO_DENSE, PullAnswer, PullRequest, read_parameters
 from elasticdl_ps.pushes import DenseGradient, PushRequest, RowGradients, require_finite
 from elasticdl_ps.store.partition import DenseInit, Partition
 from elasticdl_ps.threads import Threads
@@ -31,7 +31,20 @@ from elasticdl_runtime.tokens import Claims
 SERVICE = pb.DESCRIPTOR.services_by_name["Pserver"]
 NAME = "Pserver"
 """The document's file has no package."""
-DTYPES = {1: "float32", 2: "float64", 3: "int32", 4: "uint8", 6: "int8", 9: "int64", 10: "bool"}
+DTYPES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    9: "int64",
+    10: "bool",
+    17: "uint16",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
 """Numbers of ``tensorflow.DataType``, source: tensorflow/core/framework/types.proto."""
 _NUMBERS = {name: number for number, name in DTYPES.items()}
 _log = structlog.get_logger(__name__)
@@ -115,9 +128,12 @@ class Pserver:
 
     def _dense_message(self, answer: PullAnswer) -> pb.PullDenseParametersResponse:
         message = pb.PullDenseParametersResponse(initialized=answer.initialised)
-        shapes = {spec.name: spec.shape for spec in self._partition.dense.specs}
         for run in answer.dense:
-            message.dense_parameters[run.name].CopyFrom(tensor_of(_whole(run, shapes[run.name])))
+            part = self._partition.dense.part(run.name)
+            assert part is not None
+            message.dense_parameters[run.name].CopyFrom(
+                tensor_of(run.values.view(run.dtype).reshape(part.spec.shape))
+            )
         return message
 
     def _initialise(self, request: pb.Model, optimizer: str) -> None:
@@ -175,12 +191,13 @@ class Pserver:
         return PushRequest(worker, next(self._pushes), request.version, dense=dense, rows=rows, buffers=buffers)
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        known = {spec.name: spec.shape for spec in self._partition.dense.specs}
-        if name not in known:
-            raise InvalidInputError(f"there is no dense parameter {name!r}", fix=f"there are {sorted(known)}")
-        if known[name] != shape:
+        part = self._partition.dense.part(name)
+        if part is None:
+            known = sorted(spec.name for spec in self._partition.dense.specs)
+            raise InvalidInputError(f"there is no dense parameter {name!r}", fix=f"there are {known}")
+        if part.spec.shape != shape:
             raise InvalidInputError(
-                f"{name!r} has the shape {known[name]}, its gradient {shape}", fix="send that of the parameter"
+                f"{name!r} has the shape {part.spec.shape}, its gradient {shape}", fix="send that of the parameter"
             )
 
 
@@ -222,10 +239,6 @@ def array_of_tensor(tensor: pb.Tensor, what: str, dtypes: Sequence[str]) -> NDAr
     if len(values) != size:
         raise InvalidInputError(f"{what} has {len(values)} values for the shape {shape}", fix="send as many")
     return values.reshape(shape)
-
-
-def _whole(run: DenseRun, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    return np.frombuffer(run.values.tobytes(), run.dtype).reshape(shape)
 
 
 def _table_of(info: pb.EmbeddingTableInfo) -> TableSpec:

@@ -69,6 +69,18 @@ def place(written: Path, target: Path) -> None:
     move(written, target)
 
 
+def place_new(written: Path, target: Path) -> None:
+    """As ``place``, of a file, but replaces nothing.
+
+    Raises:
+        FileExistsError: there is something of that name.
+    """
+    sync_tree(written)
+    os.link(written, target)
+    written.unlink()
+    sync_folder(target.parent)
+
+
 def swap(written: Path, target: Path) -> None:
     """As ``place``, but replaces whatever is there, also a folder: that is moved aside first, and removed after."""
     sync_tree(written)

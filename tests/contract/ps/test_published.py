@@ -203,6 +203,13 @@ def test_values_are_filled_up_with_the_last_as_tensorflow_does() -> None:
         array_of_tensor(pb.Tensor(dtype=1, tensor_shape=shape), "x", ("float32",))
 
 
+@pytest.mark.parametrize("dtype", sorted({*np.typecodes["AllInteger"], *"?efd"}))
+def test_state_of_every_dtype_has_a_message(dtype: str) -> None:
+    values = np.array([[0, 1]], dtype)
+    found = array_of_tensor(tensor_of(values), "x", (values.dtype.name,))
+    assert (found.dtype, found.tolist()) == (values.dtype, values.tolist())
+
+
 @FEW
 @pytest.mark.parametrize("method", sorted(METHODS))
 @given(data=st.data())

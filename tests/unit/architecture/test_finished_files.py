@@ -19,7 +19,6 @@ MOVES = {
     "redis.py": "puts aside what cannot be read",
     "output_files.py": "gives a user's files names that can be listed",
     "epochs.py": "replaces accounts, no files",
-    "table_files.py": "links a written table to the name of its content, and replaces none",
 }
 
 

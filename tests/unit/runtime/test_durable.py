@@ -43,6 +43,13 @@ def _durable(root: Path) -> None:
     (root / "old" / "gone").write_text("0")
     durable.swap(root / "fresh", root / "old")
     durable.make_folder(root / "a" / "b")
+    (root / "made").write_text("2")
+    durable.place_new(root / "made", root / "a" / "new")
+    (root / "late").write_text("3")
+    with pytest.raises(FileExistsError):
+        durable.place_new(root / "late", root / "a" / "new")
+    (root / "late").unlink()
+    assert (root / "a" / "new").read_text() == "2"
     durable.write(root / "a" / "b" / "text", "ä", 0o640)
     durable.write(root / "a" / "b" / "text", "ää", 0o600)
 
