@@ -18,6 +18,7 @@ from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
 from elasticdl_runtime import tokens
+from elasticdl_runtime.lifecycle import settle
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_worker.main import _serve
 from elasticdl_worker.reporting.startup_timer import StartupTimer
@@ -44,7 +45,7 @@ class RealProcesses(JobProcesses):
         self._turn = asyncio.Lock()
 
     async def _serve(self, process: ProcessId) -> None:
-        await asyncio.gather(*self._dying.pop(process.index, []), return_exceptions=True)
+        await settle(*self._dying.pop(process.index, []))
         servicer = ParameterServer(Partition(load_kernels()), process.index, self.num_ps)
         server = make_server(
             PS_SERVICE, servicer, lambda token: tokens.verify(self.secret, token, job_id=self.job_id)

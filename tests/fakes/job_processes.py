@@ -29,7 +29,7 @@ from elasticdl_core.ports.launcher import (
 from elasticdl_core.task import TaskId
 from elasticdl_proto.v1 import master_pb2, ps_pb2
 from elasticdl_runtime import tokens
-from elasticdl_runtime.lifecycle import within
+from elasticdl_runtime.lifecycle import settle, within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
 from tests.fakes.pulse import Gate, Pulse
@@ -394,9 +394,12 @@ class JobProcesses:
         return b""
 
     async def close(self) -> None:
+        """Ends all processes; a server that its event loop outlives has stopped."""
+        ending = list(self.tasks.values())
         for process in list(self.tasks):
             self._end(process, -9, "")
-        await asyncio.sleep(0)
+        dying = [task for tasks in self._dying.values() for task in tasks]
+        await settle(*ending, *dying)
 
     # -- the port --------------------------------------------------------------------------------------------------
 
@@ -461,7 +464,7 @@ class JobProcesses:
 
     async def _serve(self, process: ProcessId) -> None:
         # A server that stops removes its socket: it must be gone before the next one listens there.
-        await asyncio.gather(*self._dying.pop(process.index, []), return_exceptions=True)
+        await settle(*self._dying.pop(process.index, []))
         fake = FakeServer(process.index, self.num_ps)
         server = make_server(PS_SERVICE, fake, lambda token: tokens.verify(self.secret, token, job_id=self.job_id))
         listen(server, self.address(self.job_id, Role.PS, process.index))
