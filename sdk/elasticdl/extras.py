@@ -23,6 +23,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "agent": (*_SERVICE, "asyncpg", "redis"),
     "tensorflow": ("tensorflow",),
     "torch": ("safetensors", "torch"),
+    "duckdb": ("duckdb", "pyarrow"),
     "images": ("PIL",),
     "parquet": ("pyarrow",),
     "postgres": ("asyncpg",),

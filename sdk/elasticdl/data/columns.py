@@ -18,6 +18,8 @@ from elasticdl.data.errors import DataError, ReaderParamsError
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 """Name -> values ``[rows, ...]``; text, bytes and lists of any length are arrays of objects."""
 NULLS = ("fail", "default")
+_EXACT_DIGITS = 15
+"""Whole numbers of no more are all exact as float64."""
 _INDEX = re.compile(r"__index_level_\d+__")
 _DEFAULTS = {"i": 0, "u": 0, "b": False, "f": float("nan"), "U": "", "S": b""}
 
@@ -227,10 +229,10 @@ def to_numpy(name: str, column: Any, spec: ColumnSpec, nulls: Any, where: str, f
             column = _fill_lists(name, column, spec, nulls, where, first + row)
         else:
             value = _fill_value(name, spec, nulls)
-            column = _cast(name, column, spec, where).fill_null(value)
+            column = _cast(name, column, spec, where, first).fill_null(value)
     if spec.shape:
         return _lists(name, column, spec, where, first)
-    column = _cast(name, column, spec, where)
+    column = _cast(name, column, spec, where, first)
     values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return values if spec.dtype in ("str", "bytes") else values.astype(spec.dtype, copy=False)
 
@@ -248,7 +250,7 @@ def _default(dtype: str) -> Any:
     return _DEFAULTS[np.dtype(dtype).kind]
 
 
-def _cast(name: str, column: Any, spec: ColumnSpec, where: str) -> Any:
+def _cast(name: str, column: Any, spec: ColumnSpec, where: str, first: int) -> Any:
     """A column of the very type that its form says; exact, or an error."""
     import pyarrow as pa
 
@@ -260,6 +262,7 @@ def _cast(name: str, column: Any, spec: ColumnSpec, where: str) -> Any:
     if column.type == wanted or (pa.types.is_large_string(column.type) and spec.dtype == "str"):
         return column
     if pa.types.is_decimal(column.type):
+        _require_floats(name, column, where, first)
         return column.cast(wanted, safe=False)
     try:
         return column.cast(wanted)
@@ -268,6 +271,24 @@ def _cast(name: str, column: Any, spec: ColumnSpec, where: str) -> Any:
             f"{where}: column {name!r} is {column.type} here and {spec.dtype} in the first file: {error}",
             fix="write all files with the same types",
         ) from error
+
+
+def _require_floats(name: str, column: Any, where: str, first: int) -> None:
+    """Refuses whole numbers, stored as decimals, that become others as float64: two ids would be one."""
+    import pyarrow.compute as pc
+
+    if column.type.scale > 0 or column.type.precision <= _EXACT_DIGITS:
+        return
+    bounds = pc.min_max(column).as_py()
+    if max(abs(one or 0) for one in bounds.values()) <= 10**_EXACT_DIGITS:
+        return
+    for at, value in enumerate(column.to_pylist()):
+        if value is not None and int(float(value)) != value:
+            raise DataError(
+                f"{where}: row {first + at}: column {name!r} holds {value}, a whole number that float64 "
+                "does not have",
+                fix="store it as a whole number of 64 bits, or as text",
+            )
 
 
 def _fill_lists(name: str, column: Any, spec: ColumnSpec, nulls: Any, where: str, row: int) -> Any:

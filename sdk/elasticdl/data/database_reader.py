@@ -70,3 +70,8 @@ class DatabaseReader(GroupedReader):
     def default_feed(self) -> Feed | None:
         """With the parameter ``label``: the other columns as a float32 vector, and the label as a number."""
         return table_feed(self._specs, self.vector_label())
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'

@@ -30,7 +30,9 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
 }
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
-_DATABASES = {"sqlite://": "sqlite", "postgresql://": "postgres", "postgres://": "postgres"}
+_DATABASES = {
+    "sqlite://": "sqlite", "duckdb://": "duckdb", "postgresql://": "postgres", "postgres://": "postgres"
+}  # fmt: skip
 _IMAGES = "images"
 KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values(), _IMAGES})
 _SUFFIXES = {
@@ -49,6 +51,8 @@ _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
     b"\x78\x01": "compressed with zlib", b"\x78\x9c": "compressed with zlib", b"\x78\xda": "compressed with zlib",
 }  # fmt: skip
+_DATABASE_FILES = {"sqlite": (0, b"SQLite format 3\0"), "duckdb": (8, b"DUCK")}
+"""By kind the first byte and the bytes by which the file of a database is known."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 #: Text that may have separators in it, and is no table.
 _OTHER_TEXTS = {
@@ -116,6 +120,11 @@ def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
         from elasticdl.data.sqlite_reader import SQLiteDataReader
 
         return SQLiteDataReader
+    if kind == "duckdb":
+        require(f"{data_origin.split('?')[0]}: a table of DuckDB", "duckdb")
+        from elasticdl.data.duckdb_reader import DuckDBDataReader
+
+        return DuckDBDataReader
     if kind == "postgres":
         from elasticdl.data.postgres_reader import PostgresDataReader
 
@@ -202,6 +211,11 @@ def kind_of_file(path: str) -> str | None:
         return named
     if head.startswith(_LFS_POINTER):
         raise DataError(f"{path}: is a pointer of Git LFS, not the data", fix="fetch the data: git lfs pull")
+    for database, (at, magic) in _DATABASE_FILES.items():
+        if head[at:].startswith(magic):
+            raise DataError(
+                f"{path}: is a database of {database}", fix=f"name a table of it: '{database}://{path}?table=NAME'"
+            )
     if named == _IMAGES:
         return named
     if named is None and suffix in _OTHER_TEXTS:

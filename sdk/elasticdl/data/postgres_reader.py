@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from elasticdl.data import fingerprints, steady
 from elasticdl.data.columns import Columns, ColumnSpec, python_column, type_words
-from elasticdl.data.database_reader import DatabaseReader
+from elasticdl.data.database_reader import DatabaseReader, quoted
 from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.postgres_connection import CONNECT_S, connect_read_only, refuse_passwords
 from elasticdl.data.reader import Metadata, Shard
@@ -202,7 +202,7 @@ class PostgresDataReader(DatabaseReader):
     def _source(self) -> str:
         """The table up to its last key, as shards name it."""
         if self._until is None:
-            key = f"t.{_quoted(self._key)}"  # a bare name in ORDER BY is that of what is selected: text
+            key = f"t.{quoted(self._key)}"  # a bare name in ORDER BY is that of what is selected: text
             last = self._rows(f"SELECT {key}::text FROM {self._table} t ORDER BY {key} DESC LIMIT 1")
             if not last:
                 raise DataError(f"{self._origin}: the table has no row", fix="check how it was filled")
@@ -212,7 +212,7 @@ class PostgresDataReader(DatabaseReader):
     @functools.cached_property
     def _pages(self) -> tuple[npt.NDArray[np.int64], list[str], list[tuple[int, int]], str]:
         """Bounds of pages: first rows, first keys as text, rows and sums of versions; and the fingerprint."""
-        key = _quoted(self._key)
+        key = quoted(self._key)
         found = self._rows(
             "SELECT (array_agg(k ORDER BY k))[1]::text, count(*), sum(x)::text FROM "
             f"(SELECT {key} AS k, xmin::text::bigint AS x, "
@@ -257,7 +257,7 @@ class PostgresDataReader(DatabaseReader):
 
     def _load_group(self, name: str, number: int) -> Columns:
         starts, firsts, versions, _ = self._pages_of(name)
-        key, last = f"t.{_quoted(self._key)}", number + 1 == len(firsts)
+        key, last = f"t.{quoted(self._key)}", number + 1 == len(firsts)
         rows = self._rows(
             f"SELECT t.xmin::text::bigint, {', '.join(map(self._selected, self._specs))} FROM {self._table} t "
             f"WHERE {key} >= {self._value('$1')} AND {key} {'<=' if last else '<'} {self._value('$2')} "
@@ -282,7 +282,7 @@ class PostgresDataReader(DatabaseReader):
 
     def _selected(self, name: str) -> str:
         """A column as SQL that gives plain values: moments as whole numbers, text as text."""
-        column, kind = _quoted(name), self._declared[name].kind
+        column, kind = quoted(name), self._declared[name].kind
         if kind in ("timestamp", "timestamptz"):
             return f"(extract(epoch FROM {column}) * 1000000)::bigint"
         if kind == "date":
@@ -312,16 +312,12 @@ def _parsed(url: str) -> tuple[str, str, dict[str, str]]:
     rest = [(name, value) for name, value in given if name not in asked]
     refuse_passwords(parts, [name for name, _ in rest])
     names = [name for name, _ in given]
-    if not asked.get("table") or not parts.path.strip("/") or len(set(names)) != len(names):
+    if parts.fragment or not asked.get("table") or not parts.path.strip("/") or len(set(names)) != len(names):
         raise ReaderParamsError(f"{url}: is no table of a database", fix=f"write {_FORM}")
     where = f"postgresql://{parts.netloc}{parts.path}"
     source = [*rest, ("table", asked["table"]), *((name, asked[name]) for name in ("key",) if name in asked)]
     dsn = f"{where}?{urlencode(rest)}" if rest else where
     return f"{where}?{urlencode(source, quote_via=quote, safe='/')}", dsn, asked
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _python(spec: ColumnSpec) -> type | tuple[type, ...]:

@@ -6,24 +6,19 @@ import contextlib
 import functools
 import re
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote
 
-import numpy as np
 import numpy.typing as npt
 
-from elasticdl.data import files, fingerprints
 from elasticdl.data.columns import Columns, ColumnSpec, python_column, type_words
-from elasticdl.data.database_reader import DatabaseReader
+from elasticdl.data.database_file import DatabaseFileReader
+from elasticdl.data.database_reader import quoted
 from elasticdl.data.errors import DataError, ReaderParamsError
-from elasticdl.data.reader import Metadata, Shard
+from elasticdl.data.reader import Metadata
 
-SCHEME = "sqlite://"
 PAGE = 8192
-_FORM = "sqlite:///folder/file.db?table=NAME, and &key=COLUMN where the table has no primary key of one column"
 _BUSY_S = 30.0
 _TYPES = (
     ("INT", "int64"), ("CHAR", "str"), ("CLOB", "str"), ("TEXT", "str"), ("BLOB", "bytes"), ("BOOL", "int64"),
@@ -32,7 +27,7 @@ _TYPES = (
 _PYTHON = {"int64": int, "float64": (int, float), "str": str, "bytes": bytes}
 
 
-class SQLiteDataReader(DatabaseReader):
+class SQLiteDataReader(DatabaseFileReader):
     """Reads one table.
 
     Rows are numbered in the order of a key that is unique; a page is a range of keys, so that reading one costs what
@@ -51,6 +46,12 @@ class SQLiteDataReader(DatabaseReader):
     """
 
     kind: ClassVar[str] = "sqlite"
+    form: ClassVar[str] = (
+        "sqlite:///folder/file.db?table=NAME, and &key=COLUMN where the table has no primary key of one column"
+    )
+    asked: ClassVar[tuple[str, ...]] = ("key",)
+    log: ClassVar[str] = "-wal"
+    beside: ClassVar[tuple[str, ...]] = ("-journal", "-shm")
 
     def __init__(
         self,
@@ -60,13 +61,9 @@ class SQLiteDataReader(DatabaseReader):
         *,
         predicting: bool = False,
     ) -> None:
-        super().__init__(reader_params)
-        self._name, self._records_per_task = data_origin, records_per_task
-        self._path, self._table, key = _parsed(data_origin)
-        self._lock = threading.Lock()
-        self._first_state = self._state()
+        super().__init__(data_origin, records_per_task, reader_params)
         with self._connection() as connection:
-            known = connection.execute(f"PRAGMA table_info({_quoted(self._table)})").fetchall()
+            known = connection.execute(f"PRAGMA table_info({quoted(self._table)})").fetchall()
             if not known:
                 tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
                 raise ReaderParamsError(
@@ -74,7 +71,9 @@ class SQLiteDataReader(DatabaseReader):
                     fix=f"the tables are {', '.join(name for (name,) in tables)}",
                 )
             declared = {name: kind for _, name, kind, *_ in known}
-            self._key = self._chosen_key(connection, key, [one[1] for one in known if one[5]], declared)
+            self._key = self._chosen_key(
+                connection, self._asked.get("key"), [one[1] for one in known if one[5]], declared
+            )
         self._choose(data_origin, declared, lambda _, kind: ColumnSpec(_dtype(kind)), predicting=predicting)
 
     def _chosen_key(
@@ -83,39 +82,25 @@ class SQLiteDataReader(DatabaseReader):
         """The SQL that rows are ordered by."""
         if key is None and len(primary) != 1:
             with contextlib.suppress(sqlite3.OperationalError):
-                connection.execute(f"SELECT rowid FROM {_quoted(self._table)} LIMIT 1")
+                connection.execute(f"SELECT rowid FROM {quoted(self._table)} LIMIT 1")
                 kind = "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE"
                 if ("table",) in connection.execute(kind, (self._table,)).fetchall():  # views have none, or nulls
                     return "rowid"
-            raise ReaderParamsError(f"{self._name}: the table has no key of one column", fix=f"write {_FORM}")
+            raise ReaderParamsError(f"{self._name}: the table has no key of one column", fix=f"write {self.form}")
         name = key or primary[0]
         if name not in declared:
             raise ReaderParamsError(
                 f"{self._name}: there is no column {name!r}", fix=f"the columns are {', '.join(declared)}"
             )
         if [name] != list(primary) and not any(
-            [row[2] for row in connection.execute(f"PRAGMA index_info({_quoted(index[1])})")] == [name]
-            for index in connection.execute(f"PRAGMA index_list({_quoted(self._table)})").fetchall()
+            [row[2] for row in connection.execute(f"PRAGMA index_info({quoted(index[1])})")] == [name]
+            for index in connection.execute(f"PRAGMA index_list({quoted(self._table)})").fetchall()
             if index[2] and not index[4]
         ):
             raise ReaderParamsError(
                 f"{self._name}: the key {name!r} has no unique index", fix="create one, or name a column that has one"
             )
-        return _quoted(name)
-
-    def _state(self) -> str:
-        """The state of the database: of its file, and of the log of writes that are not in it yet."""
-        for beside in ("-wal", "-journal", "-shm"):
-            if Path(f"{self._path}{beside}").is_symlink():
-                raise DataError(
-                    f"{self._name}: {self._path}{beside} is a link: SQLite would read what lies elsewhere",
-                    fix="remove the link, or copy the database with its log",
-                )
-        state = str(files.stamp(self._path))
-        with contextlib.suppress(DataError):
-            log = files.stamp(f"{self._path}-wal")
-            state += f", and a log of {log}" if log.size else ""
-        return state
+        return quoted(name)
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -130,50 +115,27 @@ class SQLiteDataReader(DatabaseReader):
             raise DataError(
                 f"{self._name}: cannot be read: {error}", fix="check that the file is an SQLite database"
             ) from error
-        now = self._state()
-        fingerprints.require(self._name, now, "" if now == self._first_state else self._first_state)
+        self._require_unchanged()
 
-    def fingerprint(self, name: str) -> str:
-        """Size and version of the database's file."""
-        return self._first_state
-
-    @functools.cached_property
-    def _pages(self) -> tuple[npt.NDArray[np.int64], list[Any]]:
-        """The first row of each page and the number of rows, and the first key of each page."""
-        firsts, total = list[Any](), 0
+    def _listed(self) -> tuple[list[int], list[Any]]:
+        sizes, firsts = list[int](), list[Any]()
         with self._connection() as connection:
-            found = connection.execute(f"SELECT {self._key} FROM {_quoted(self._table)} ORDER BY {self._key}")
+            found = connection.execute(f"SELECT {self._key} FROM {quoted(self._table)} ORDER BY {self._key}")
             while keys := found.fetchmany(PAGE):
                 if keys[0][0] is None:
                     raise DataError(f"{self._name}: the key {self._key} is null in a row", fix="name another key")
                 firsts.append(keys[0][0])
-                total += len(keys)
-        return np.array([*range(0, total, PAGE), total], np.int64), firsts
-
-    def create_shards(self) -> Iterator[Shard]:
-        """One shard, or several of ``records_per_task`` rows.
-
-        Raises:
-            DataError: the table has no row.
-        """
-        shards = list(self._cut(self._name, self._records_per_task))
-        if not shards:
-            raise DataError(f"{self._name}: the table has no row", fix="check how it was filled")
-        yield from shards
-
-    def _starts(self, name: str) -> npt.NDArray[np.int64]:
-        if name != self._name:
-            raise DataError(f"{name}: is not {self._name}", fix="submit the job again")
-        return self._pages[0]
+                sizes.append(len(keys))
+        return sizes, firsts
 
     def _load_group(self, name: str, number: int) -> Columns:
         starts, firsts = self._pages
         bounds = firsts[number : number + 2]
         where = f"{self._key} >= ?" + f" AND {self._key} < ?" * (len(bounds) == 2)
-        columns = ", ".join(map(_quoted, self._specs))
+        columns = ", ".join(map(quoted, self._specs))
         with self._connection() as connection:
             rows = connection.execute(
-                f"SELECT {columns} FROM {_quoted(self._table)} WHERE {where} ORDER BY {self._key}", bounds
+                f"SELECT {columns} FROM {quoted(self._table)} WHERE {where} ORDER BY {self._key}", bounds
             ).fetchall()
         values = zip(*rows, strict=True) if rows else [()] * len(self._specs)
         first = int(starts[number])
@@ -195,21 +157,6 @@ class SQLiteDataReader(DatabaseReader):
     def metadata(self) -> Metadata:
         """The columns and their types."""
         return Metadata(list(self._specs), type_words(self._specs), self.kind)
-
-
-def _parsed(url: str) -> tuple[str, str, str | None]:
-    """The file, the table and the key of a URL."""
-    parts = urlsplit(url)
-    asked = parse_qs(parts.query, keep_blank_values=True)
-    table = asked.pop("table", [""])
-    key = asked.pop("key", [None])
-    if parts.netloc or not parts.path.strip("/") or asked or len(table) != 1 or not table[0] or len(key) != 1:
-        raise ReaderParamsError(f"{url}: is no table of a database", fix=f"write {_FORM}")
-    return unquote(parts.path), table[0], key[0]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _dtype(declared: str) -> str:

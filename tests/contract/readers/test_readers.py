@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
+import duckdb
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -43,6 +44,15 @@ def _rows(path: Path, numbers: range) -> None:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
         rows = [(one, f"row {one}") for one in reversed(numbers)]
         connection.executemany("INSERT INTO t VALUES (?, ?)", rows)
+
+
+def _duckdb_rows(path: Path, numbers: range) -> None:
+    """A table of which every other row was taken out again, so that row numbers are not those of the file."""
+    path.unlink(missing_ok=True)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t (id BIGINT, text VARCHAR)")
+        connection.execute(f"INSERT INTO t SELECT i // 2, 'row ' || i // 2 FROM range({2 * len(numbers)}) r(i)")
+        connection.execute("DELETE FROM t WHERE rowid % 2 = 1")
 
 
 def _postgres_rows(folder: Path, numbers: range) -> None:
@@ -98,6 +108,7 @@ SOURCES = {
     "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
     "sqlite": Source(_rows, lambda record: int(record["id"])),
     "postgres": Source(_postgres_rows, lambda record: int(record["id"])),
+    "duckdb": Source(_duckdb_rows, lambda record: int(record["id"])),
     "images": Source(_pictures, lambda record: int(record["image"])),
     "arrow": Source(
         lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
@@ -119,9 +130,9 @@ def made(kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch:
         monkeypatch.setenv("PGPASSWORD", PASSWORD)
         SOURCES[kind].write(folder, range(RECORDS))
         return f"postgresql://elasticdl@/postgres?host={folder}&table=t"
-    if kind == "sqlite":
+    if kind in ("sqlite", "duckdb"):
         SOURCES[kind].write(tmp_path / "all.db", range(RECORDS))
-        return f"sqlite://{tmp_path}/all.db?table=t"
+        return f"{kind}://{tmp_path}/all.db?table=t"
     if kind == "images":
         SOURCES[kind].write(tmp_path, range(RECORDS))
         return str(tmp_path)
@@ -138,12 +149,13 @@ def open_reader(kind: str, origin: str, step: int | None = None) -> DataReader:
 
 def parts_of(kind: str) -> tuple[int, ...]:
     """The records of each source."""
-    return (RECORDS,) if kind in ("sqlite", "postgres", "images") else PARTS
+    return (RECORDS,) if kind in ("sqlite", "duckdb", "postgres", "images") else PARTS
 
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticdl.data.sqlite_reader.PAGE", 16)
+    monkeypatch.setattr("elasticdl.data.duckdb_reader.PAGE", 32)
     monkeypatch.setattr("elasticdl.data.postgres_reader.PAGE", 16)
     monkeypatch.setattr("elasticdl.data.fingerprints._planned", {})
 

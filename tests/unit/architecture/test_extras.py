@@ -30,6 +30,7 @@ OPTIONAL = {
     "worker": {"tensorflow", "keras", "tf_keras", "pyarrow", "torch", "safetensors"},
     "sdk": {
         "PIL",
+        "duckdb",
         "pyarrow",
         "tensorflow",
         "torch",
