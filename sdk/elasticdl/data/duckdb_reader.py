@@ -17,7 +17,7 @@ from elasticdl.data.errors import DataError, ReaderParamsError
 from elasticdl.data.reader import Metadata
 
 PAGE = 8192
-_SETTINGS = {"threads": 1, "autoload_known_extensions": False, "autoinstall_known_extensions": False,
+_SETTINGS: dict[str, Any] = {"threads": 1, "autoload_known_extensions": False, "autoinstall_known_extensions": False,
              "temp_directory": ""}  # fmt: skip
 _NO_TENSORS = ("BIT", "TIME WITH TIME ZONE", "GEOMETRY", "VARIANT")
 """Declared types whose values Arrow would give as something else."""
@@ -94,7 +94,7 @@ class DuckDBDataReader(DatabaseFileReader):
     @functools.cached_property
     def _library(self) -> Any:
         """A database in memory that can attach this file and reaches nothing else."""
-        connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
+        connection = duckdb.connect(":memory:", config=_SETTINGS)
         connection.execute(f"SET allowed_paths = [{_text(self._path)}, {_text(self._path + self.log)}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

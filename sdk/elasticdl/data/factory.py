@@ -19,6 +19,7 @@ from elasticdl.data.reader import DataReader
 from elasticdl.data.recordio_reader import RecordIODataReader
 from elasticdl.data.text_reader import TextDataReader
 from elasticdl.data.tfrecord_reader import TFRecordDataReader
+from elasticdl.data.webdataset_reader import WebDatasetReader
 from elasticdl.data.windows import WINDOW_PARAMS, WindowedDataReader
 from elasticdl.extras import require
 
@@ -27,7 +28,9 @@ READERS: dict[str, type[FileDataReader[Any]]] = {
     "tfrecord": TFRecordDataReader,
     "csv": CSVDataReader,
     "text": TextDataReader,
+    "webdataset": WebDatasetReader,
 }
+_OF_COLUMNS = (CSVDataReader.kind, WebDatasetReader.kind)
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _DATABASES = {
@@ -38,7 +41,7 @@ KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values(), _IMAGES})
 _SUFFIXES = {
     ".recordio": "recordio", ".rio": "recordio", ".edl": "recordio",
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
-    ".csv": "csv", ".tsv": "csv",
+    ".csv": "csv", ".tsv": "csv", ".tar": "webdataset",
     ".parquet": "parquet", ".pq": "parquet", ".parq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
     **dict.fromkeys(IMAGE_SUFFIXES, _IMAGES),
@@ -98,14 +101,14 @@ def create_data_reader(
     windows = {key: params.pop(key) for key in WINDOW_PARAMS if key in params}
     make: Callable[..., DataReader] = READERS.get(kind) or _table_reader(kind, data_origin)
     reader: DataReader
-    if kind in READERS and kind != CSVDataReader.kind:
+    if kind in READERS and kind not in _OF_COLUMNS:
         reader = make(data_origin, records_per_task, params)
     else:
         params = params if trained is None else {**params, TRAINED_COLUMNS: trained}
         reader = make(data_origin, records_per_task, params, predicting=predicting)
     if not windows:
         return reader
-    if not isinstance(reader, FileDataReader) or isinstance(reader, GroupedReader):
+    if not isinstance(reader, FileDataReader) or isinstance(reader, GroupedReader | WebDatasetReader):
         raise ReaderParamsError(
             f"window= does not go with {kind} data", fix="convert it to CSV, or make windows in a custom_data_reader"
         )
@@ -153,7 +156,7 @@ def columns_of(reader: DataReader) -> list[str] | None:
     rows = reader.rows if isinstance(reader, WindowedDataReader) else reader
     if isinstance(rows, ImageDataReader):
         return rows.classes or None
-    return rows.columns if isinstance(rows, CSVDataReader | GroupedReader) else None
+    return rows.columns if isinstance(rows, CSVDataReader | GroupedReader | WebDatasetReader) else None
 
 
 def with_columns(params: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
@@ -240,6 +243,8 @@ def _kind_of_bytes(head: bytes) -> str | None:
         return "recordio"
     if tfrecord.looks_like_tfrecord(head):
         return "tfrecord"
+    if head[257:].startswith(b"ustar"):
+        return WebDatasetReader.kind
     if found := next((kind for magic, kind in _TABLES.items() if head.startswith(magic)), None):
         return found
     return "csv" if _is_table(head) else None

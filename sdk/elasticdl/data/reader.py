@@ -80,8 +80,8 @@ class Metadata:
     Attributes:
         column_names: names of the columns in the order of a record; empty where records have no columns.
         column_types: type of each column where the source tells it (``int64``, ``float``, ``string``).
-        kind: ``recordio``, ``tfrecord``, ``csv``, ``parquet``, ``arrow``, ``images``, a kind of database, or
-            ``custom``.
+        kind: ``recordio``, ``tfrecord``, ``csv``, ``parquet``, ``arrow``, ``images``, ``webdataset``, a kind of
+            database, or ``custom``.
         classes: of images the names of their classes, in the order of their labels.
     """
 

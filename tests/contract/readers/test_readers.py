@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import os
 import random
 import sqlite3
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,16 @@ def _postgres_rows(folder: Path, numbers: range) -> None:
     asyncio.run(write())
 
 
+def _samples(path: Path, numbers: range) -> None:
+    """Samples of a number and a text."""
+    with tarfile.open(path, "w") as archive:
+        for one in numbers:
+            for ending, data in (("cls", b"%d" % one), ("txt", b"row %d" % one)):
+                member = tarfile.TarInfo(f"{one:06d}.{ending}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+
+
 def _pictures(folder: Path, numbers: range) -> None:
     """Images by the name alone, of two classes: what a reader gives are their bytes."""
     for one in numbers:
@@ -109,6 +121,7 @@ SOURCES = {
     "sqlite": Source(_rows, lambda record: int(record["id"])),
     "postgres": Source(_postgres_rows, lambda record: int(record["id"])),
     "duckdb": Source(_duckdb_rows, lambda record: int(record["id"])),
+    "tar": Source(_samples, lambda record: int(record["cls"])),
     "images": Source(_pictures, lambda record: int(record["image"])),
     "arrow": Source(
         lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
