@@ -111,7 +111,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
             else ColumnSpec("int64" if _INTEGER.fullmatch(index.partitions[name]) else "str")
             for name in self._chosen
         }
-        self._nulls = cols.nulls_policy(self.reader_params.get("nulls", "fail"), self._chosen)
+        self._nulls = cols.nulls_policy(self.reader_params.get("nulls", "fail"), self._specs)
         if predicting and self.label in self._nulls:
             self._nulls[self.label] = "default"  # nobody reads it
 

@@ -323,24 +323,41 @@ def _lists(name: str, column: Any, spec: ColumnSpec, where: str, first: int) -> 
     return objects(np.split(flat, ends[:-1])) if len(column) else objects([])
 
 
-def nulls_policy(value: Any, names: Sequence[str]) -> dict[str, Any]:
+def nulls_policy(value: Any, specs: Mapping[str, ColumnSpec]) -> dict[str, Any]:
     """The treatment of missing values of each column, from the reader parameter ``nulls``.
 
     Raises:
-        ReaderParamsError: it says something else, or names a column that is not there.
+        ReaderParamsError: it says something else, names a column that is not there, or a value that cannot be in it.
     """
     if isinstance(value, Mapping):
-        for name in value:
-            if name not in names:
+        for name, one in value.items():
+            if name not in specs:
                 raise ReaderParamsError(
-                    f"nulls: there is no column {name!r}", fix=f"the columns are {', '.join(names)}"
+                    f"nulls: there is no column {name!r}", fix=f"the columns are {', '.join(specs)}"
                 )
-        return {name: value.get(name, "fail") for name in names}
+            if one not in NULLS and not specs[name].shape and not _fits(one, specs[name].dtype):
+                raise ReaderParamsError(
+                    f"nulls: column {name!r} is {specs[name].dtype}, and {one!r} is not",
+                    fix="give a value of that type, fail, or default",
+                )
+        return {name: value.get(name, "fail") for name in specs}
     if value not in NULLS:
         raise ReaderParamsError(
             f"reader parameter nulls={value!r}", fix='use fail, default, or a value for each column: {"age": 0}'
         )
-    return dict.fromkeys(names, value)
+    return dict.fromkeys(specs, value)
+
+
+def _fits(value: Any, dtype: str) -> bool:
+    """Whether a value of a parameter can be one of a column."""
+    if dtype in ("str", "bytes", "bool"):
+        return isinstance(value, {"str": str, "bytes": bytes, "bool": bool}[dtype])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if np.dtype(dtype).kind == "f":
+        return True
+    bounds = np.iinfo(dtype)
+    return isinstance(value, int) and bounds.min <= value <= bounds.max
 
 
 def chosen_columns(

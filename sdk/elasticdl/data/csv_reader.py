@@ -116,6 +116,8 @@ class CSVDataReader(LineFileReader):
                 return path
             found = found or (path if rows else "")
         if not found:
+            for path in self.list_files():
+                self._require_unchanged(path, files.stamp(path))  # of a job they may have been full
             raise DataError(f"{self.data_origin}: all files are empty", fix="check how the data was written")
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,6 +58,11 @@ class DatabaseFileReader(DatabaseReader):
         self._table = self._asked["table"]
         self._lock = threading.Lock()
         self._first_state = self._state()
+        fingerprints.require(self._name, self._first_state)
+        if not os.access(
+            self._path, os.R_OK, effective_ids=True
+        ):  # opening it would drop locks that this process has
+            raise files.unreadable(self._path, PermissionError())
 
     def _state(self) -> str:
         """The state of the database: of its file, and of the log of writes that are not in it yet."""
@@ -76,6 +82,15 @@ class DatabaseFileReader(DatabaseReader):
         """Refuses a database that is not as it was first."""
         now = self._state()
         fingerprints.require(self._name, now, "" if now == self._first_state else self._first_state)
+
+    def _unreadable(self, error: Exception, fix: str) -> DataError:
+        """The error for what the database's library raised, unless the file was changed.
+
+        Raises:
+            DataError: it was, or is gone.
+        """
+        self._require_unchanged()
+        return DataError(f"{self._name}: cannot be read: {error}", fix=fix)
 
     def fingerprint(self, name: str) -> str:
         """Size and version of the database's file."""

@@ -58,7 +58,7 @@ class DatabaseReader(GroupedReader):
         wanted, trained = (take_names(self._params, name) for name in ("columns", TRAINED_COLUMNS))
         chosen = chosen_columns(where, list(declared), wanted, trained, label=self.label, predicting=predicting)
         self._specs = {name: spec_of(name, declared[name]) for name in chosen}
-        self._nulls = nulls_policy(self._params.get("nulls", "fail"), chosen)
+        self._nulls = nulls_policy(self._params.get("nulls", "fail"), self._specs)
         if predicting and self.label in self._nulls:
             self._nulls[self.label] = "default"  # nobody reads it
 

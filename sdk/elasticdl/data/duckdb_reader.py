@@ -116,9 +116,7 @@ class DuckDBDataReader(DatabaseFileReader):
                         f"{self._name}: another process has it open for writing: {error}",
                         fix="close it there, or train on a copy of the file",
                     ) from error
-                raise DataError(
-                    f"{self._name}: cannot be read: {error}", fix="check that the file is a whole DuckDB database"
-                ) from error
+                raise self._unreadable(error, "check that the file is a whole DuckDB database") from error
             self._require_unchanged()
 
     def _listed(self) -> tuple[list[int], list[Any]]:

@@ -108,6 +108,7 @@ def inspect_data(
         DataError: the data is missing, unreadable or damaged.
     """
     reader = create_data_reader(origin, reader_params=reader_params)
+    next(iter(reader.create_shards()))  # refuses data without a record, as a job does
     if isinstance(reader, WindowedDataReader):
         sum(1 for _ in reader.create_shards())  # refuses what no window fits
         reader = reader.rows

@@ -112,9 +112,7 @@ class SQLiteDataReader(DatabaseFileReader):
             with contextlib.closing(connection), self._lock:
                 yield connection
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{self._name}: cannot be read: {error}", fix="check that the file is an SQLite database"
-            ) from error
+            raise self._unreadable(error, "check that the file is an SQLite database") from error
         self._require_unchanged()
 
     def _listed(self) -> tuple[list[int], list[Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from elasticdl.data import tar_samples
-from elasticdl.data.columns import NULLS, ColumnSpec, chosen_columns, nulls_policy, type_words
+from elasticdl.data.columns import ColumnSpec, chosen_columns, nulls_policy, type_words
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.offset_index import OffsetIndex
 from elasticdl.data.offset_reader import OffsetFileReader
@@ -67,13 +67,7 @@ class WebDatasetReader(OffsetFileReader):
         wanted, trained = (take_names(self.reader_params, key) for key in ("columns", TRAINED_COLUMNS))
         chosen = chosen_columns(data_origin, [KEY, *found], wanted, trained, label=None, predicting=predicting)
         self._specs = {name: ColumnSpec(_dtype(name)) for name in chosen}
-        self._nulls = nulls_policy(self.reader_params.get("nulls", "fail"), chosen)
-        for name, value in self._nulls.items():
-            dtype = self._specs[name].dtype
-            if value not in NULLS and not isinstance(value, {"int64": int, "str": str, "bytes": bytes}[dtype]):
-                raise ReaderParamsError(
-                    f"nulls: {name!r} is {dtype}, and {value!r} is not", fix="give a value of that type, or default"
-                )
+        self._nulls = nulls_policy(self.reader_params.get("nulls", "fail"), self._specs)
 
     @property
     def columns(self) -> list[str]:

@@ -86,7 +86,7 @@ def test_rows_come_in_the_order_of_the_key_with_the_declared_types(database: Pat
         (
             "no%20key",
             {"columns": ["v"], "nulls": {"v": "x"}},
-            "row 1: column 'v' holds 'x', and is",
+            "nulls: column 'v' is int64, and 'x' is not",
         ),
         ("ids", {}, "row 0: column 'n' holds 9007199254740993, a whole number that float64 does not have"),
         ("clicks", {"columns": ["nope"]}, "there is no column 'nope'"),

@@ -102,7 +102,7 @@ REFUSED: Mapping[str, tuple[bytes, dict[str, Any], str]] = {
     "a class of other digits": (archive(("0.cls", "\uff11".encode())), {}, "which is no whole number"),
     "text of latin-1": (archive(("0.txt", b"\xe4")), {}, r"sample '0': \.txt is not UTF-8"),
     "no such ending": (archive(*AB), {"columns": ["png"]}, "there is no column 'png'"),
-    "a null of another type": (archive(*AB), {"nulls": {"cls": "x"}}, "nulls: 'cls' is int64, and 'x' is not"),
+    "a null of another type": (archive(*AB), {"nulls": {"cls": "x"}}, "nulls: column 'cls' is int64, and 'x' is not"),
     "a null of no ending": (archive(*AB), {"nulls": {"png": 1}}, "there is no column 'png'"),
     "skipping damage": (archive(*AB), {"on_corrupt": "skip"}, "on_corrupt=skip is not possible"),
     "windows": (archive(*AB), {"window": 2}, "window= does not go with webdataset"),
