@@ -9,7 +9,8 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,40 @@ _LEAST_GROUPS = 4
 _PIECE_RECORDS = 1024
 
 
+@dataclass(frozen=True)
+class _Group:
+    """A decoded group.
+
+    Values of one size lie row by row: what is taken of a row is near each other, where a column each would have the
+    processor wait for memory once for each value.
+
+    Attributes:
+        fields: names of the columns in ``rows``.
+        rows: structured array ``[rows]``, a field for each of them.
+        others: columns of text, bytes and lists of any length.
+        bytes: about how many bytes of memory it takes.
+    """
+
+    fields: Sequence[str]
+    rows: npt.NDArray[Any]
+    others: Columns
+    bytes: int
+
+    @classmethod
+    def of(cls, columns: Columns, count: int) -> _Group:
+        """The group of so many rows that some columns are."""
+        fields = [name for name, values in columns.items() if values.dtype != object]
+        form = [(f"f{at}", columns[name].dtype, columns[name].shape[1:]) for at, name in enumerate(fields)]
+        rows = np.empty(count, form)
+        for (field, _, _), name in zip(form, fields, strict=True):
+            rows[field] = columns[name]
+        return cls(fields, rows, {name: columns[name] for name in columns if name not in fields}, weigh(columns))
+
+
+_Part: TypeAlias = tuple[_Group, npt.NDArray[np.int64]]
+"""A group, and which of its rows are wanted, ascending."""
+
+
 class GroupedReader(DataReader):
     """Reads rows by the groups that hold them.
 
@@ -37,7 +72,7 @@ class GroupedReader(DataReader):
     _to_vector = False
 
     def __init__(self) -> None:
-        self._kept: BoundedCache[Columns] = BoundedCache(KEPT_BYTES, weigh)
+        self._kept: BoundedCache[_Group] = BoundedCache(KEPT_BYTES, lambda group: group.bytes)
 
     @property
     @abc.abstractmethod
@@ -52,10 +87,10 @@ class GroupedReader(DataReader):
     def _load_group(self, name: str, number: int) -> Columns:
         """Reads a group."""
 
-    def _group(self, name: str, number: int) -> Columns:
+    def _group(self, name: str, number: int) -> _Group:
         return self._kept.get((name, number), lambda: self._checked_group(name, number))
 
-    def _checked_group(self, name: str, number: int) -> Columns:
+    def _checked_group(self, name: str, number: int) -> _Group:
         columns, starts = self._load_group(name, number), self._starts(name)
         wanted = int(starts[number + 1] - starts[number])
         for column, values in columns.items():
@@ -67,10 +102,12 @@ class GroupedReader(DataReader):
                     f"are {len(values)} now (column {column!r})",
                     fix="the data changed after its tasks were planned: submit the job again",
                 )
-        return columns
+        return _Group.of(columns, wanted)
 
     def read_columns(
-        self, places: Sequence[tuple[str, Sequence[int]]], order: npt.NDArray[np.intp] | None = None
+        self,
+        places: Sequence[tuple[str, Sequence[int] | npt.NDArray[np.int64]]],
+        order: npt.NDArray[np.intp] | None = None,
     ) -> Columns:
         """Single rows of several sources as columns: the ascending numbers of each, one source after the other.
 
@@ -81,7 +118,7 @@ class GroupedReader(DataReader):
         Raises:
             DataError: the data is missing, unreadable, or shorter than the numbers say.
         """
-        parts: list[tuple[Columns, npt.NDArray[np.int64]]] = []
+        parts: list[_Part] = []
         for name, numbers in places:
             starts, wanted = self._starts(name), np.asarray(numbers, np.int64)
             if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < starts[-1]:
@@ -89,21 +126,7 @@ class GroupedReader(DataReader):
             groups = np.searchsorted(starts, wanted, "right") - 1
             for group in np.unique(groups):
                 parts.append((self._group(name, int(group)), wanted[groups == group] - starts[group]))
-        if len(parts) == 1 and order is None:
-            return {key: _taken(values, parts[0][1]) for key, values in parts[0][0].items()}
-        rows = sum(len(inside) for _, inside in parts)
-        ends = np.cumsum([len(inside) for _, inside in parts]).tolist()
-        to = [
-            slice(end - len(inside), end) if order is None else order[end - len(inside) : end]
-            for end, (_, inside) in zip(ends, parts, strict=True)
-        ]
-        found: Columns = {}
-        for key in self.column_specs if parts else ():
-            first = parts[0][0][key]
-            found[key] = np.empty((rows, *first.shape[1:]), first.dtype)
-            for (group_columns, inside), here in zip(parts, to, strict=True):
-                found[key][here] = _taken(group_columns[key], inside)
-        return found
+        return _gathered(parts, list(self.column_specs), order) if parts else {}
 
     def read_places(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Record]:
         """Single rows of several sources."""
@@ -158,7 +181,7 @@ class GroupedReader(DataReader):
             starts = self._starts(shard.name)
             rows = int(np.max(np.diff(starts)))
             first = self._group(shard.name, 0)
-            size = max(1, weigh(first) * rows // max(1, int(starts[1] - starts[0])))
+            size = max(1, first.bytes * rows // max(1, int(starts[1] - starts[0])))
             return rows, max(_LEAST_GROUPS, KEPT_BYTES // (2 * size))
         return None
 
@@ -191,6 +214,23 @@ def _require_exact(name: str, column: str, values: npt.NDArray[Any], first: int)
             fix="the feed that label= makes takes numbers as float32: leave the column out with the reader parameter "
             "columns, or write a feed, which ids need",
         )
+
+
+def _gathered(parts: Sequence[_Part], names: Sequence[str], order: npt.NDArray[np.intp] | None) -> Columns:
+    """The rows of some parts as columns, which whoever gets them may change; ``order`` as for ``read_columns``."""
+    first, count = parts[0][0], sum(len(inside) for _, inside in parts)
+    rows, others, at = np.empty(count, first.rows.dtype), {name: np.empty(count, object) for name in first.others}, 0
+    for group, inside in parts:
+        here = slice(at, at := at + len(inside))
+        rows[here] = group.rows.take(inside)
+        for name, values in others.items():
+            values[here] = _taken(group.others[name], inside)
+    found = {name: np.ascontiguousarray(rows[f"f{number}"]) for number, name in enumerate(first.fields)} | others
+    if order is not None:
+        back = np.empty(count, np.intp)
+        back[order] = np.arange(count)
+        found = {name: values.take(back, axis=0) for name, values in found.items()}
+    return {name: found[name] for name in names}
 
 
 def _taken(values: npt.NDArray[Any], inside: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from elasticdl.data import DataReader, Shard
 from elasticdl.data.columns import Columns, columns_of_records, objects, rows_of
@@ -276,6 +277,17 @@ class TaskRecords:
             self._looking_at = functools.partial(reading.records, start, end)
             numbers = np.array(reading.numbers_at(start, end), np.int64)
             order = np.argsort(numbers)
-            mixed = reader.read_columns(list(reading.located(numbers[order].tolist())), order)
+            mixed = reader.read_columns(_located(reading, numbers[order]), order)
             for at in range(0, len(order), size):
                 yield {name: values[at : at + size] for name, values in mixed.items()}
+
+
+def _located(reading: MixedReading, numbers: npt.NDArray[np.int64]) -> list[tuple[str, npt.NDArray[np.int64]]]:
+    """``MixedReading.located`` of an array, without an object for each number."""
+    places, low = [], 0
+    for source, base in zip(reading.sources, reading.bases, strict=True):
+        high = int(np.searchsorted(numbers, base + source.records))
+        if low < high:
+            places.append((source.name, numbers[low:high] + (source.start - base)))
+        low = high
+    return places
