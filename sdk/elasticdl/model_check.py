@@ -12,12 +12,13 @@ import errno
 import itertools
 import os
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from elasticdl.contract_check import check_contract
+from elasticdl.opened_files import check_opened_files
 from elasticdl.recognition import TENSORFLOW, TORCH, resolve_framework
 from elasticdl_core.contract.argument_order import names_swapped, swapped_words
 from elasticdl_core.devices import WHOLE
@@ -48,13 +49,22 @@ _LOOKED_AT = 2000
 """Entries of a zoo that are looked at for a name like the missing one."""
 
 
-def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach: Reach | None = None) -> str:
+def check_model_module(
+    zoo_dir: str | os.PathLike[str],
+    spec: JobSpec,
+    *,
+    reach: Reach | None = None,
+    local: bool = False,
+    workers_see: Callable[[str], bool] | None = None,
+) -> str:
     """Checks that the module of a job parses and defines what that type of job needs.
 
     Args:
         zoo_dir: directory of the model modules.
         spec: names the module and its entries.
         reach: what the job may read; a file of the zoo that leads elsewhere is refused, and nothing of it is shown.
+        local: whether the job runs in the process that asks, which opens any file of its machine.
+        workers_see: whether a file outside of the zoo is there for the workers; None where this machine cannot know.
 
     Returns:
         The framework that the module is written for.
@@ -67,7 +77,10 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
     try:
         if not zoo.is_dir():
             raise UserCodeError(f"there is no directory {zoo}", fix="give the directory of the model modules")
-        return _check(zoo, spec, reach)
+        framework, modules = _check(zoo, spec, reach)
+        if not local:
+            modules.check_opened_files(spec, workers_see)
+        return framework
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
             raise  # it may pass
@@ -82,12 +95,12 @@ def check_model_module(zoo_dir: str | os.PathLike[str], spec: JobSpec, *, reach:
         ) from None
 
 
-def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
+def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> tuple[str, _Modules]:
     home, model = _split(spec.model_def)
     modules = _Modules(zoo, home, reach)
     if spec.runs_script:
         modules.require_records()
-        return TORCH
+        return TORCH, modules
     framework = resolve_framework(zoo, spec, reach=reach)
     if framework == TORCH and spec.device_share > WHOLE:
         raise UserCodeError(
@@ -112,7 +125,7 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
     modules.check_contract(model, spec, framework)
-    return framework
+    return framework, modules
 
 
 @dataclass(frozen=True)
@@ -270,6 +283,29 @@ class _Modules:
     def check_contract(self, model: str, spec: JobSpec, framework: str) -> None:
         """Refuses what the entry module certainly asks for and no trainer of its framework supports."""
         check_contract(self._trees[self._home][0], self._trees[self._home][1], spec, model, framework)
+
+    def check_opened_files(self, spec: JobSpec, workers_see: Callable[[str], bool] | None) -> None:
+        """Refuses paths that a module opens and workers do not have."""
+        named = (
+            spec.model_def,
+            spec.feed or "feed",
+            "dataset_fn",
+            spec.loss,
+            spec.optimizer,
+            spec.custom_data_reader,
+        )
+        more = (spec.eval_metrics_fn, spec.callbacks, spec.collate, spec.prediction_outputs_processor)
+        entries = {_split(one)[1] for one in (*named, *more) if one}
+        for tree, shown in self._trees.values():
+            check_opened_files(
+                tree,
+                shown,
+                entries,
+                zoo=self._zoo,
+                reach=self._reach,
+                workers_see=workers_see,
+                runs_as_script=spec.runs_script,
+            )
 
     def _load(self, home: tuple[str, ...], flag: str) -> set[str] | None:
         if home not in self._names:

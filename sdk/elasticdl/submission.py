@@ -56,7 +56,9 @@ def continue_from(job: Mapping[str, Any], version: int | None = None, kind: JobT
     return {**fields, "checkpoint_dir_for_init": str(committed[chosen]["manifest"]["directory"])}
 
 
-def prepare(mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = True) -> dict[str, Any]:
+def prepare(
+    mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = True, local: bool = False
+) -> dict[str, Any]:
     """A specification ready for submission.
 
     ``max_workers`` follows ``min_workers`` up when only the latter was given.
@@ -65,6 +67,7 @@ def prepare(mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = 
         mapping: fields of ``JobSpec`` as given on the command line.
         check: whether to look into the model module too.
         zoo_is_here: whether ``model_zoo`` is a directory of this machine, and no path that the cluster alone may see.
+        local: whether the job runs in this process, which opens any file of this machine.
 
     Raises:
         SpecError: with every problem of the specification.
@@ -81,7 +84,7 @@ def prepare(mapping: dict[str, Any], *, check: bool = True, zoo_is_here: bool = 
     if check and spec.model_zoo and zoo_is_here:
         from elasticdl.model_check import check_model_module
 
-        check_model_module(spec.model_zoo, spec)
+        check_model_module(spec.model_zoo, spec, local=local)
     return absolute_paths(prepared, any_word=bool(spec.custom_data_reader))
 
 

@@ -193,7 +193,7 @@ def _run(kind: JobType, given: dict[str, str | None], own: dict[str, Any]) -> in
 def _run_prepared(mapping: dict[str, Any], own: dict[str, Any], chosen: OutputFormat, *, zoo_is_here: bool) -> int:
     from elasticdl.submission import prepare
 
-    prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here)
+    prepared = prepare(mapping, check=not own["no_check"], zoo_is_here=zoo_is_here, local=own["local"])
     if own["local"]:
         from elasticdl_core.job import JobSpec
         from elasticdl_core.job.ways import refuse_locally

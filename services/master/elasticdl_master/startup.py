@@ -96,7 +96,9 @@ class Startup:
         zoo, initial, output = Path(spec.model_zoo), None, ""
         try:
             zoo = await asyncio.to_thread(require_reach, await self._code_of(spec), reach)
-            framework = await asyncio.to_thread(check_model_module, zoo, spec, reach=reach)
+            framework = await asyncio.to_thread(
+                check_model_module, zoo, spec, reach=reach, workers_see=os.path.exists
+            )
             if spec.checkpoint_dir_for_init:
                 initial = await asyncio.to_thread(self._find_initial, spec.checkpoint_dir_for_init, reach)
             if spec.output:

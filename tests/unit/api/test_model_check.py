@@ -80,7 +80,7 @@ def test_each_needed_entry_is_missed(tmp_path: Path, name: str) -> None:
         "(loss, other) = (1, 2)",
         "if True:\n    def loss(): ...",
         "try:\n    import fast\nexcept ImportError:\n    loss = None",
-        "with open('x') as loss: pass",
+        "with made('x') as loss: pass",
         "for loss in (): pass",
         "class loss: ...",
         "if (loss := 1): pass",
