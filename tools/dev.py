@@ -10,6 +10,7 @@
 ./dev steady    the tests again and again in shuffled order, half of the times beside busy processes (--times, --load)
 ./dev kubernetes  the suites of the Kubernetes launcher on the real cluster that ELASTICDL_TEST_KUBECONFIG names
 ./dev containers  docker-compose.yml in a Docker engine: built, used, killed (--debian: where no registry is reached)
+./dev machines  the commands on many kinds of machine, each made of this one by namespaces, limits and other users
 ./dev mutants   plant known faults in a copy of the source and see the tests notice (--list; names choose)
 ./dev protos    generate the wire protocols' code (--check compares)
 ./dev client    generate the blocking client from the asyncio client (--check compares)
@@ -522,6 +523,13 @@ def containers(arguments: list[str]) -> int:
     return run([BIN / "python", "-m", "pytest", *suites, *arguments], env=env)
 
 
+def machines(arguments: list[str]) -> int:
+    """A row for each kind of machine: a job runs there, or `up` says what is missing; part of `./dev slow`."""
+    ensure(TEST_EXTRAS)
+    table = [] if name_tests(arguments) else ["tests/e2e/test_machines.py"]
+    return run([BIN / "python", "-m", "pytest", "-m", "slow", "-v", "-rs", *table, *arguments])
+
+
 def mutants(arguments: list[str]) -> int:
     """Faults that the tests must notice, planted one by one."""
     ensure(TEST_EXTRAS)
@@ -597,6 +605,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "slow": slow,
     "kubernetes": kubernetes,
     "containers": containers,
+    "machines": machines,
     "mutants": mutants,
     "steady": steady,
     "protos": protos,

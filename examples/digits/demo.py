@@ -38,11 +38,18 @@ def elasticdl(*arguments: str, timeout: float = 300) -> str:
     """Runs the command line as a user would; returns what it printed on stdout."""
     command = [sys.executable, "-m", "elasticdl", *arguments]
     say("$ elasticdl " + " ".join(arguments))
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=timeout, check=False)
-    if done.returncode != 0:
-        print(done.stdout)
-        raise SystemExit(f"elasticdl {arguments[0]} ended with {done.returncode}")
-    return done.stdout.strip()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):  # which a terminal tells all of its processes
+                process.terminate()
+            process.communicate(timeout=60)  # it takes down what it has begun
+            raise
+    if process.returncode != 0:
+        print(output)
+        raise SystemExit(f"elasticdl {arguments[0]} ended with {process.returncode}")
+    return output.strip()
 
 
 def describe(job: dict) -> str:
@@ -191,14 +198,17 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that the job may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="keep the directory with data, logs and the export")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("stopped"))
     directory = Path(tempfile.mkdtemp(prefix="elasticdl-demo-"))
     directory.chmod(0o711)  # as root Postgres runs as nobody, whose data would else be kept outside and stay there
     code: int | None = None
     try:
         code = run(directory, arguments.epochs, arguments.patience)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
     finally:
-        if code == 0 and not arguments.keep:
+        if code in (0, 128 + signal.SIGINT) and not arguments.keep:
             shutil.rmtree(directory, ignore_errors=True)
         else:
             say(f"kept, with the logs of all processes: {directory}")

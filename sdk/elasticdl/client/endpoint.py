@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from elasticdl.client.contexts import CONTEXT_VARIABLE, Context, contexts_file, read_contexts
 from elasticdl_core.errors import InvalidInputError, UnavailableError
+from elasticdl_runtime.home import NoHomeError
 from elasticdl_runtime.hosts import is_loopback
 
 URL_VARIABLE = "ELASTICDL_API_URL"
@@ -110,10 +111,16 @@ def _context(variables: Mapping[str, str]) -> Context | None:
 
     Raises:
         NotFoundError: there is none of the name that is asked for.
+        NoHomeError: one is asked for, and nobody knows where they are.
     """
-    path = contexts_file(variables)
-    contexts = read_contexts(path)
-    name = variables.get(CONTEXT_VARIABLE, "") or contexts.current
+    asked = variables.get(CONTEXT_VARIABLE, "")
+    try:
+        contexts = read_contexts(contexts_file(variables))
+    except NoHomeError:
+        if asked:
+            raise
+        return None  # who has no home has no contexts
+    name = asked or contexts.current
     return contexts.find(name) if name else None
 
 

@@ -178,8 +178,12 @@ async def test_root_may_keep_its_data_directory_and_its_programs_closed(
         assert (inner / "postgres").is_symlink()
         assert Path(psutil.Process(pid).exe()).is_relative_to(folder / "shared")
         assert await run_sql(server, "SELECT 1") == 1
-    async with running(inner, folder / "sockets") as (server, _, _):
-        assert await run_sql(server, "SELECT 1") == 1
+    async with running(inner, folder / "sockets") as (second, _, _):
+        server.release()
+        assert await run_sql(second, "SELECT 1") == 1, "the copy stays while somebody uses it"
+    (folder / "shared" / "clusters").rename(folder / "clusters")  # as if the data were elsewhere
+    second.release()
+    assert not (folder / "shared").exists(), "temporary data leave nothing"
     assert closed.stat().st_mode & 0o777 == 0o700
     assert inner.stat().st_mode & 0o777 == 0o700
 

@@ -125,7 +125,7 @@ def _count(user: User, table: str) -> int:
     password = derive(directory.secret.read_text().strip(), "postgres")
 
     async def count() -> int:
-        sockets = f"/tmp/elasticdl-pg-{os.getuid()}-{directory.key}"
+        sockets = str(directory.postgres_sockets(directory.run))
         connection = await asyncpg.connect(
             user="elasticdl", password=password, database="elasticdl", host=sockets, timeout=10
         )

@@ -126,7 +126,58 @@ def test_a_private_folder_is_private_and_stays_ours(tmp_path: Path) -> None:
         private_folder(tmp_path / "link")
 
 
-def test_the_run_directory_is_short_and_the_same_for_the_same_data(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_with_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInputError, match=r"file/run cannot be made: Not a directory") as caught:
+        private_folder(tmp_path / "file" / "run")
+    assert "TMPDIR or ELASTICDL_RUN_DIR" in caught.value.fix
+
+
+def test_sockets_follow_tmpdir_and_the_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = DataDirectory(Path("/data"))
+    for variables, user, run, sockets in [
+        ({}, 0, f"/tmp/elasticdl-{os.getuid()}/{directory.key}", f"/tmp/elasticdl-pg-0-{directory.key}"),
+        (
+            {"TMPDIR": "/mnt"},
+            0,
+            f"/mnt/elasticdl-{os.getuid()}/{directory.key}",
+            f"/mnt/elasticdl-pg-0-{directory.key}",
+        ),
+        ({"TMPDIR": "/mnt"}, 7, f"/mnt/elasticdl-{os.getuid()}/{directory.key}", None),
+        ({"TMPDIR": "/mnt", "ELASTICDL_RUN_DIR": "/run/own"}, 0, "/run/own", "/run/own-postgres"),
+        ({"ELASTICDL_RUN_DIR": "/run/own"}, 7, "/run/own", None),
+        (
+            {"TMPDIR": "/" + "long" * 10},
+            0,
+            f"/tmp/elasticdl-{os.getuid()}/{directory.key}",
+            f"/tmp/elasticdl-pg-0-{directory.key}",
+        ),
+        ({"ELASTICDL_RUN_DIR": "/" + "long" * 25}, 0, "/" + "long" * 25, f"/tmp/elasticdl-pg-0-{directory.key}"),
+    ]:
+        for name in ("TMPDIR", "ELASTICDL_RUN_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert str(directory.run) == run
+        assert str(directory.postgres_sockets(directory.run)) == (sockets or f"{run}/postgres")
+
+
+def test_postgres_needs_a_user_to_run_as(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4_190_000)
+    with pytest.raises(InvalidInputError, match="user 4190000 has no name") as caught:
+        postgres.require_user()
+    assert "useradd --uid 4190000" in caught.value.fix and "--database-url" in caught.value.fix
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(postgres, "_capabilities", lambda: ~(1 << 7))
+    with pytest.raises(InvalidInputError, match="capabilities SETUID"):
+        postgres.require_user()
+
+
+def test_the_run_directory_is_short_and_the_same_for_the_same_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
     directory = DataDirectory(tmp_path / ("long" * 30))
     assert len(str(directory.run)) < 40
     assert directory.run == DataDirectory(directory.root).run != DataDirectory(tmp_path).run

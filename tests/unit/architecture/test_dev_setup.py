@@ -77,7 +77,8 @@ def test_an_interrupted_environment_is_removed(
 
 
 INTERRUPTED = """
-import importlib.util, os, sys
+import importlib.util, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs tests in its background has it ignored
 spec = importlib.util.spec_from_file_location("dev", {dev!r})
 dev = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(dev)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sys
 import tempfile
@@ -155,7 +154,7 @@ async def _database(directory: DataDirectory, database_url: str, *, locked: bool
         )
     if not locked and not directory.secret.exists():
         raise ConflictError(f"there is no cluster in {directory.root}", fix="give its folder with --data-dir")
-    sockets = Path(f"/tmp/elasticdl-pg-{os.getuid()}-{directory.key}")
+    sockets = directory.postgres_sockets(directory.run if state is None else Path(state.run_dir))
     secret = ensure_secret_file(directory.secret)
     postgres = EmbeddedPostgres(directory.postgres, sockets, derive(secret, "postgres"), directory.log("postgres"))
     if state is not None:
@@ -173,6 +172,7 @@ async def _database(directory: DataDirectory, database_url: str, *, locked: bool
     finally:
         await component.stop()
         await asyncio.to_thread(shutil.rmtree, sockets, ignore_errors=True)
+        postgres.release()
 
 
 async def _migrate(directory: DataDirectory, url: str, *arguments: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from elasticdl_agent.cluster.postgres import require_user
 from elasticdl_agent.processes.devices import AUTO, parse_devices
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
@@ -17,6 +19,9 @@ from elasticdl_runtime.hosts import is_address, is_loopback
 from elasticdl_runtime.tls import check_certificate
 
 DEFAULT_PORT = 8850
+LEAST_THREADS = 100
+"""Threads of the services and of one worker, all of them together."""
+_LOOPBACK_S = 5.0
 DEFAULT_HOST = "127.0.0.1"
 
 
@@ -62,7 +67,7 @@ class ClusterOptions:
         """Refuses what cannot work.
 
         Raises:
-            InvalidInputError: says which option is wrong and what to give.
+            InvalidInputError: says which option is wrong and what to give, or what this machine lacks.
         """
         if not 0 <= self.port <= 65535:
             raise InvalidInputError(f"--port {self.port} is not a port", fix="give 1 to 65535, or 0 for any free one")
@@ -93,6 +98,9 @@ class ClusterOptions:
                 "--redis-url is not the URL of a Redis",
                 fix="write redis://user:password@host:6379/0",
             )
+        _check_machine(self.host)
+        if not self.database_url:
+            require_user()
 
     def _check_host_and_tls(self) -> None:
         if not is_address(self.host):
@@ -113,6 +121,26 @@ class ClusterOptions:
                 fix="add --tls-cert FILE --tls-key FILE; or --tls-generate for a certificate of ours, whose "
                 "authority you give to the clients",
             )
+
+
+def _check_machine(host: str) -> None:
+    """Refuses a machine whose loopback interface is down, and a limit of threads that no cluster fits in."""
+    if is_loopback(host):
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.create_server((host, 0), family=family) as server:
+                socket.create_connection(server.getsockname()[:2], _LOOPBACK_S).close()
+        except OSError as error:
+            raise InvalidInputError(
+                f"nothing reaches {host} on this machine: {error.strerror or error}",
+                fix="bring its loopback interface up (ip link set lo up), or give another address with --host",
+            ) from None
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if os.geteuid() != 0 and 0 <= most < LEAST_THREADS:  # the limit is none of root's; -1 is none at all
+        raise InvalidInputError(
+            f"this user may have {most} processes and threads, and a cluster has some {LEAST_THREADS}",
+            fix="raise the limit: ulimit -u 4096",
+        )
 
 
 def _check_resolves(host: str) -> None:

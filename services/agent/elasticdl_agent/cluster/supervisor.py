@@ -214,10 +214,11 @@ class Supervisor:
                 _log.error("cannot renew the certificate", error=str(error))
 
     async def _postgres(self, stack: AsyncExitStack, secret: str) -> str:
-        sockets = Path(f"/tmp/elasticdl-pg-{os.getuid()}-{self._directory.key}")
+        sockets = self._directory.postgres_sockets(self._directory.run)
         log = self._directory.log("postgres")
         postgres = EmbeddedPostgres(self._directory.postgres, sockets, derive(secret, "postgres"), log)
         stack.callback(shutil.rmtree, sockets, ignore_errors=True)
+        stack.callback(postgres.release)
         started = time.monotonic()
         spec = await asyncio.to_thread(postgres.prepare)
         await self._start(self._add(stack, spec), since=started)

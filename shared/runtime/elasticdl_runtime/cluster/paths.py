@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from pathlib import Path
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.home import expand_home
 
+MAX_SOCKET_PATH = 107
+"""Most bytes of a unix socket's path on Linux."""
+_MOST_OF_TMPDIR = 24
+"""Bytes of ``TMPDIR`` that leave room for the paths of jobs' sockets."""
 DATA_DIR_VARIABLE = "ELASTICDL_DATA_DIR"
 RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
 
@@ -88,7 +93,24 @@ class DataDirectory:
     def run(self) -> Path:
         """The run directory, for sockets: short, for this user alone, and gone after a restart of the machine."""
         given = os.environ.get(RUN_DIR_VARIABLE)
-        return Path(given).absolute() if given else Path(f"/tmp/elasticdl-{os.getuid()}") / self.key
+        return Path(given).absolute() if given else _temporary() / f"elasticdl-{os.getuid()}" / self.key
+
+    def postgres_sockets(self, run: Path) -> Path:
+        """The folder of the embedded Postgres' socket.
+
+        It is in the run directory; or beside it where root runs Postgres as another user, who may not enter there.
+
+        Args:
+            run: the run directory of the cluster, which may have come up where ``TMPDIR`` was another.
+        """
+        if os.geteuid():
+            return run / "postgres"
+        usual = run.parent.name == f"elasticdl-{os.getuid()}"
+        beside = (
+            run.parent.with_name(f"elasticdl-pg-0-{self.key}") if usual else run.with_name(f"{run.name}-postgres")
+        )
+        longest = MAX_SOCKET_PATH - len("/.s.PGSQL.5432")
+        return beside if len(os.fsencode(beside)) <= longest else Path(f"/tmp/elasticdl-pg-0-{self.key}")
 
     def prepare(self) -> None:
         """Makes the folders.
@@ -114,6 +136,12 @@ class DataDirectory:
         private_folder(self.run)
 
 
+def _temporary() -> Path:
+    """The folder for temporary files that the environment names, where it is short enough for sockets; else /tmp."""
+    given = os.environ.get("TMPDIR", "")
+    return Path(given) if given.startswith("/") and len(os.fsencode(given)) <= _MOST_OF_TMPDIR else Path("/tmp")
+
+
 def private_folder(folder: Path, *, owner: int | None = None) -> None:
     """Makes a folder that only one user can enter.
 
@@ -122,16 +150,23 @@ def private_folder(folder: Path, *, owner: int | None = None) -> None:
         owner: user id of its owner; ours by default. Only root can name another.
 
     Raises:
-        InvalidInputError: it is there and belongs to somebody else, is open to others, or is a link.
+        InvalidInputError: it cannot be made, or is there and belongs to somebody else, is open to others, or is a
+            link.
     """
     wanted = os.getuid() if owner is None else owner
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
+        with contextlib.suppress(FileExistsError):  # a file, too: then the folder below cannot be made
+            folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
         if wanted != os.getuid():
             os.chown(folder, wanted, -1)
     except FileExistsError:
         pass
+    except OSError as error:
+        raise InvalidInputError(
+            f"the folder {folder} cannot be made: {error.strerror}",
+            fix=f"name a folder that can be written: --data-dir for data, TMPDIR or {RUN_DIR_VARIABLE} for sockets",
+        ) from None
     found = folder.lstat()
     if folder.is_symlink() or found.st_uid != wanted or found.st_mode & 0o066:
         raise InvalidInputError(
