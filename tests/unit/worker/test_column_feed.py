@@ -148,8 +148,11 @@ def test_cells_of_csv_are_text(framework: str, tmp_path: Path) -> None:
 def test_what_is_not_a_row_for_each_record_is_refused(
     framework: str, feed: Callable[..., Any], words: str, table: Path
 ) -> None:
-    with pytest.raises(UserCodeError, match=words):
-        list(pipeline(framework, table, feed).minibatches(Shard(str(table), 0, 8)))
+    made: list[ColumnFeed] = []
+    for _ in range(2):  # a task that failed is tried again
+        with pytest.raises(UserCodeError, match=words):
+            made = made or [pipeline(framework, table, feed)]
+            list(made[0].minibatches(Shard(str(table), 0, 8)))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -214,9 +214,11 @@ COMBINED: dict[str, Any] = {
 @pytest.mark.parametrize("name", COMBINED)
 def test_a_feed_that_makes_samples_of_several_records_is_refused_by_name(name: str, clicks: Path) -> None:
     made, shard = pipeline(COMBINED[name], clicks)
-    with pytest.raises(UserCodeError, match=r"rows of several records together: of \d+ records") as caught:
-        list(made.minibatches(shard))
-    assert "window=N;stride=1;group_by=COLUMN" in caught.value.fix
+    few = type(shard)(shard.name, 0, 2)
+    for records in (few, shard, shard):  # each time: a task that failed is tried again
+        with pytest.raises(UserCodeError, match=r"rows of several records together: of \d+ records") as caught:
+            list(made.minibatches(records))
+        assert "window=N;stride=1;group_by=COLUMN" in caught.value.fix
 
 
 def test_a_feed_that_draws_is_no_feed_that_combines_and_draws_what_it_would_have(clicks: Path) -> None:

@@ -402,9 +402,9 @@ class ScriptExchange:
         piece = self._piece
         if self._compared or piece is None or (self._position >= len(piece.records) and not piece.full):
             return
-        self._compared = True
         if self.batch_size % taken if self.accumulates else taken != self.batch_size:
             raise other_batch_size(taken, self)
+        self._compared = True
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not self._leaving and not condition():

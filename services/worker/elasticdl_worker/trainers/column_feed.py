@@ -144,8 +144,8 @@ class ColumnFeed(abc.ABC):
     def _called(self, columns: Columns) -> tuple[Tensors, Tensors]:
         """Features and labels of some records."""
         if not self._seen.tried and rows_of(columns) > 1:
-            self._seen.tried = True
             self._refuse_combining({name: values[:_TRIED_RECORDS] for name, values in columns.items()})
+            self._seen.tried = True
         return self._given(columns)
 
     def _given(self, columns: Columns) -> tuple[Tensors, Tensors]:

@@ -156,9 +156,9 @@ class InputPipeline:
         if self._chain is not None:
             self._try_whole_minibatches(_first(shard, reading), self._chain)
         if self._parted is not None:
-            few = shard if reading is None else reading.example(LOOKED_AT)
-            parted, self._parted = self._parted, None
-            refuse_combining(functools.partial(self._rows, parted), few, nullcontext, self._module.path)
+            few = records_at(self._reader, 0.0, LOOKED_AT)  # a group's part of an update may be two of them
+            refuse_combining(functools.partial(self._rows, self._parted), few, nullcontext, self._module.path)
+            self._parted = None
         if self._whole is not None and (self._shuffle is None or self._shuffle.buffer >= shard.end - shard.start):
             elements = self._whole_elements(shard, self._whole, self._shuffle)
         else:

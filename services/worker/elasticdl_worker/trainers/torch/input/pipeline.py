@@ -66,7 +66,7 @@ class TorchInputPipeline:
             DataError: the data cannot be read.
             UserCodeError: ``feed``, ``collate`` or the user's reader raised.
         """
-        self._look_through(shard if reading is None else reading.example(LOOKED_AT))
+        self._look_through()
         self._fed = 0
         records = self._records
         records.begin(shard, reading)
@@ -108,16 +108,17 @@ class TorchInputPipeline:
             return Minibatch(features, labels, rows, few)
         return None
 
-    def _look_through(self, records: Shard) -> None:
-        """Once: refuses a ``feed`` that makes samples of several records."""
+    def _look_through(self) -> None:
+        """Refuses a ``feed`` that makes samples of several records, each time; one that does not is tried once."""
         if not self._looked_through:
-            self._looked_through = True
+            records = records_at(self._reader, 0.0, LOOKED_AT)  # a group's part of an update may be two of them
             kept = functools.partial(generators_kept, nn.Module(), self._module.roots)
 
             def alike(few: Shard, first: int) -> list[bytes]:
                 return self._samples_of([few], first)
 
             refuse_combining(self._samples_of, records, kept, self._module.path, alike)
+            self._looked_through = True
 
     def _samples_of(self, ranges: Sequence[Shard], alike: int = 0) -> list[bytes]:
         found: list[bytes] = []

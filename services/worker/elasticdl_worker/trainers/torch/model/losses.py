@@ -87,10 +87,10 @@ class OuterProducts:
         kinds = tuple(one.ndim for side in given for one in side)
         if kinds in self._watched or not any(len(one) > 1 for one in given[1] if one.ndim):
             return self._function(labels, predictions)
-        self._watched.add(kinds)
         low = {_LABELS for one in given[0] for other in given[1] if _may_spread(one, other)}
         low |= {_PREDICTIONS for one in given[1] for other in given[0] if _may_spread(one, other)}
         if not low:
+            self._watched.add(kinds)
             return self._function(labels, predictions)
         with _Watch(given[0], given[1], low) as watch:
             result = self._function(labels, predictions)
@@ -102,6 +102,7 @@ class OuterProducts:
                 "values of them",
                 fix="give both the same shape: predictions.squeeze(-1), or labels[:, None]",
             )
+        self._watched.add(kinds)
         return result
 
 
