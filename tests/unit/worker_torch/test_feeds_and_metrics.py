@@ -292,6 +292,38 @@ def test_a_feed_of_other_records_or_without_end_is_refused(name: str, clicks: Pa
     assert re.search(said, f"{caught.value.message} {caught.value.fix}"), caught.value
 
 
+def wide(dataset: Any, mode: str, metadata: Any) -> Any:
+    for ids, label in samples(dataset, mode, metadata):
+        yield np.resize(ids, 16).astype(np.float32), np.resize(label, 16)
+
+
+def without_odd(batch: list[Any]) -> Any:
+    return torch.utils.data.default_collate([one for one in batch if one[0][0] % 2 == 0])
+
+
+def by_column(batch: list[Any]) -> Any:
+    features, labels = torch.utils.data.default_collate(batch)
+    return features[:, :9].T, labels[:, :9].T
+
+
+@pytest.mark.parametrize("loader", [False, True])
+@pytest.mark.parametrize("collate", [without_odd, by_column])
+def test_records_that_collate_leaves_out_are_none_of_those_in_the_model(
+    collate: Any, loader: bool, clicks: Path
+) -> None:
+    def loading(dataset: Any, mode: str, metadata: Any) -> Any:
+        return loader_of_wide(dataset, mode, metadata, batch_size=16, collate_fn=collate)
+
+    made, shard = pipeline(loading, clicks) if loader else pipeline(wide, clicks, collate=collate)
+    even = int((np.loadtxt(clicks, delimiter=",", dtype=np.int64)[:592, 1] % 2 == 0).sum())
+    shard = type(shard)(shard.name, 0, 592)
+    assert sum(one.records for one in made.minibatches(shard)) == (592 if collate is by_column else even)
+
+
+def loader_of_wide(dataset: Any, mode: str, metadata: Any, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(Listed(wide(dataset, mode, metadata)), **options)
+
+
 T, B, F = 6, 4, 3
 BY_TIME = torch.zeros(T, B, F)
 BAGS = (torch.zeros(11, dtype=torch.int64), torch.tensor([0, 3, 5, 9]))
@@ -311,6 +343,9 @@ BAGS = (torch.zeros(11, dtype=torch.int64), torch.tensor([0, 3, 5, 9]))
         (BAGS, None, None, "features .*first dimensions are 4, 11.*DataLoader with a batch_size"),
         ({"x": torch.zeros(B, 2), "size": torch.tensor(2)}, torch.zeros(B), None, B),
         (torch.zeros(3, 2), torch.zeros(3), 5, 3),  # a collate that left two out
+        (torch.zeros(3, B), torch.zeros(3), B, 3),  # one, of as many columns as samples
+        (torch.zeros(3, 3, B, B), torch.zeros(3), B, 3),
+        (torch.zeros(3, 2, B), torch.zeros(3, 1), B, 3),
         (torch.zeros(B), torch.tensor(1.0), None, "first dimension is that of the records"),
         ("text", torch.zeros(B), None, "first dimension is that of the records"),
     ],

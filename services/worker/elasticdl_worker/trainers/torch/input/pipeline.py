@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -159,7 +159,8 @@ class TorchInputPipeline:
                 width = len(held) if exact else 1
                 batch = held[0] if returned.ready else self._collated(held)
                 features, labels = self._split(batch)
-                rows = count_rows(features, labels, returned.samples if returned.ready else len(held))
+                samples = returned.samples if returned.ready else len(held)
+                rows = count_rows(features, labels, samples, self._with_one_less(returned, held))
                 given.rows += rows
                 at_end = at_end if given.passes else given.rows
                 if is_endless(given.rows - at_end, given.most):
@@ -192,6 +193,18 @@ class TorchInputPipeline:
     def _collated(self, samples: Sequence[Any]) -> Tensors:
         collate = self._module.collate
         return default_collate(list(samples)) if collate is None else collate(list(samples))
+
+    def _with_one_less(self, returned: Returned, held: Sequence[Any]) -> Callable[[], Tensors]:
+        """Puts the samples of a minibatch but for the last together; what counts its records is of interest."""
+
+        def again() -> Tensors:
+            # Whoever draws in collate draws for the minibatch alone.
+            with generators_kept(nn.Module(), self._module.roots):
+                made = returned.with_one_less() if returned.with_one_less else self._collated(held[:-1])
+            features, labels = self._split(made)
+            return features if labels is None else labels
+
+        return again
 
     def _split(self, batch: Any) -> tuple[Tensors, Tensors]:
         if self._mode == "prediction":

@@ -33,6 +33,7 @@ class Returned:
     Attributes:
         ready: whether it gives minibatches.
         samples: of how many samples the latest ready minibatch was made; None where nobody counted them.
+        with_one_less: puts these together again, but for the last; None where nobody counted them.
         drawn: places in a dataset that a sampler drew; None without one.
 
     Raises:
@@ -42,6 +43,7 @@ class Returned:
     def __init__(self, made: object, where: object) -> None:
         self.ready = False
         self.samples: int | None = None
+        self.with_one_less: Callable[[], Any] | None = None
         self.drawn: set[Any] | None = None
         self._size = 0
         if isinstance(made, DataLoader):
@@ -61,7 +63,7 @@ class Returned:
 
     def next(self) -> list[Any]:
         """The next sample, or the next ready minibatch, in a list; an empty one at the end."""
-        self.samples = None
+        self.samples = self.with_one_less = None
         return list(itertools.islice(self._iterator, 1))
 
     @property
@@ -99,6 +101,7 @@ class Returned:
     def _noting_samples(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def noting(samples: Any) -> Any:
             self.samples = len(samples)
+            self.with_one_less = lambda: collate(samples[:-1])
             return collate(samples)
 
         return noting
@@ -177,7 +180,9 @@ def is_endless(after: int, records: int) -> bool:
     return after > _MOST_AFTER + _MOST_OF_EACH * records
 
 
-def count_rows(features: Tensors, labels: Tensors, samples: int | None) -> int:
+def count_rows(
+    features: Tensors, labels: Tensors, samples: int | None, with_one_less: Callable[[], Tensors] | None = None
+) -> int:
     """The number of records in a minibatch.
 
     It is that of its samples. Of a ready minibatch of which nobody counted these, all labels must say it, or all
@@ -187,6 +192,7 @@ def count_rows(features: Tensors, labels: Tensors, samples: int | None) -> int:
         features: nested tensors.
         labels: nested tensors; None in prediction.
         samples: of which it was made; None if that is not known.
+        with_one_less: makes the labels, or in prediction the features, of all samples but the last.
 
     Raises:
         UserCodeError: nobody can tell.
@@ -200,11 +206,10 @@ def count_rows(features: Tensors, labels: Tensors, samples: int | None) -> int:
             fix="give tensors whose first dimension is that of the records",
         )
     if samples is not None:
-        every = [*leaves(features), *leaves(labels)]
         few = min(sizes, default=samples)
-        # A collate may leave out bad samples; then nothing has the number of them all.
-        left_out = len(sizes) == 1 and 0 < few < samples and not any(samples in one.shape for one in every)
-        return few if left_out else samples
+        # A collate may leave out bad samples, or have records along another axis.
+        may_be_fewer = len(sizes) == 1 and 0 < few < samples
+        return few if may_be_fewer and not _lie_along_another_axis(found, samples, with_one_less) else samples
     if len(sizes) != 1:
         what = f"features {describe(features)}" if labels is None else f"labels {describe(labels)}"
         raise UserCodeError(
@@ -214,3 +219,20 @@ def count_rows(features: Tensors, labels: Tensors, samples: int | None) -> int:
             "are counted; or tensors whose first dimension is that of the records",
         )
     return sizes.pop()
+
+
+def _lie_along_another_axis(
+    found: list[torch.Tensor], samples: int, with_one_less: Callable[[], Tensors] | None
+) -> bool:
+    """Whether an axis behind the first is that of the samples: it is shorter where there is one less."""
+    axes = [[axis for axis, size in enumerate(one.shape) if axis and size == samples] for one in found]
+    if not all(axes) or with_one_less is None:
+        return all(axes)
+    try:
+        fewer = leaves(with_one_less())
+    except Exception:  # nothing is left of the others
+        return False
+    if len(fewer) != len(found):
+        return True
+    pairs = zip(fewer, axes, strict=True)
+    return all(any(one.shape[axis : axis + 1] == (samples - 1,) for axis in there) for one, there in pairs)
