@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from elasticdl_core.skips import SkipReason, Skips
+from elasticdl_worker.reporting.local_progress import LocalProgress
 from elasticdl_worker.reporting.loss_window import TrainingSummary
 from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
 
@@ -125,3 +127,15 @@ def test_the_parts_of_a_step_add_up_to_the_time_that_passed(monkeypatch: pytest.
     assert 4 * parts.data == pytest.approx(1.0)
     assert 4 * parts.wait == pytest.approx(3.0)
     assert 4 * (parts.pull + parts.compute + parts.push) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "left_out", "records"), [(10, 0, 10), (7, 3, 7), (10, 4, 6), (25, 0, 10), (25, 2, 8)]
+)
+def test_a_local_run_counts_a_record_once_however_often_it_comes(rows: int, left_out: int, records: int) -> None:
+    progress = LocalProgress(lambda event: None, 20)
+    for shard in (1, 2):
+        progress.begin(10)
+        progress.advance(rows, 0, shard, 0.5)
+        progress.end(Skips.of(SkipReason.FEED, left_out, "of some") if left_out else Skips())
+        assert progress.records == shard * records

@@ -104,25 +104,44 @@ class Rows(torch.utils.data.IterableDataset[Any]):
         return iter(self.rows)
 
 
+@pytest.mark.parametrize("loader", [loader_of, lambda *a, **o: Minibatches(loader_of(*a, **o))])
+@pytest.mark.parametrize(("size", "is_taken"), [(1, False), (15, False), (16, True), (17, False)])
+def test_minibatches_of_a_loader_that_are_no_updates_of_the_job_are_refused(
+    loader: Any, size: int, is_taken: bool, clicks: Path
+) -> None:
+    feed = functools.partial(loader, batch_size=size)
+    made, shard = pipeline(feed, clicks)
+    made._mode = "evaluation"
+    assert sum(one.records for one in made.minibatches(shard)) == 600
+    made, shard = pipeline(feed, clicks)
+    for _ in range(2):
+        if is_taken:
+            assert {one.records for one in made.minibatches(shard)} == {16, 8}
+            continue
+        with pytest.raises(UserCodeError, match=f"batch_size={size}, and an update of this job has 16 rec") as caught:
+            next(made.minibatches(shard))
+        assert f"batch_size=16, or the job --minibatch_size {size}" in caught.value.fix
+
+
 def twice(ids: Any, label: Any) -> list[Any]:
     return [(ids, label)] * 2
 
 
 LEFT_OUT: dict[str, tuple[Any, int, int]] = {
-    "drop_last": (lambda d, m, meta: loader_of(d, m, meta, batch_size=32, drop_last=True), 96, 4),
+    "drop_last": (lambda d, m, meta: loader_of(d, m, meta, batch_size=16, drop_last=True), 96, 4),
     "drop_last of minibatches": (
-        lambda d, m, meta: Minibatches(loader_of(d, m, meta, batch_size=32, drop_last=True)),
+        lambda d, m, meta: Minibatches(loader_of(d, m, meta, batch_size=16, drop_last=True)),
         96,
         4,
     ),
-    "a sampler of some": (lambda d, m, meta: loader_of(d, m, meta, batch_size=8, sampler=range(0, 100, 5)), 20, 80),
-    "a sampler of one, often": (lambda d, m, meta: loader_of(d, m, meta, batch_size=8, sampler=[3] * 100), 100, 99),
+    "a sampler of some": (lambda d, m, meta: loader_of(d, m, meta, batch_size=16, sampler=range(0, 100, 5)), 20, 80),
+    "a sampler of one, often": (lambda d, m, meta: loader_of(d, m, meta, batch_size=16, sampler=[3] * 100), 100, 99),
     "the same by samples": (lambda d, m, meta: loader_of(d, m, meta, batch_size=None, sampler=[3] * 100), 100, 99),
     "batches of a sampler": (lambda d, m, meta: loader_of(d, m, meta, batch_sampler=[[1, 2], [3]]), 3, 97),
     "a filter": (lambda d, m, meta: (s for s in samples(d, m, meta) if 0 * s[1]), 0, 100),
     "a subset": (lambda d, m, meta: torch.utils.data.Subset(Listed(samples(d, m, meta)), range(60)), 60, 40),
     "twice": (lambda d, m, meta: (one for sample in samples(d, m, meta) for one in twice(*sample)), 200, 0),
-    "all, in another order": (lambda d, m, meta: loader_of(d, m, meta, batch_size=7, shuffle=True), 100, 0),
+    "all, in another order": (lambda d, m, meta: loader_of(d, m, meta, batch_size=16, shuffle=True), 100, 0),
     "looked at first": (lambda d, m, meta: [len(list(d)), samples(d, m, meta)][1], 100, 0),
 }
 
@@ -273,7 +292,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
         "itertools.cycle",
     ),
     "a circle in a loader": (
-        lambda d, m, meta: torch.utils.data.DataLoader(Rows(in_a_circle(d, m, meta)), batch_size=8),
+        lambda d, m, meta: torch.utils.data.DataLoader(Rows(in_a_circle(d, m, meta)), batch_size=16),
         "itertools.cycle",
     ),
     "again and again": (forever, "begins its records again.*--num_epochs"),

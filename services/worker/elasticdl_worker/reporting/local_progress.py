@@ -21,18 +21,20 @@ class LocalProgress:
     def __init__(self, emit: Emit, total: int, report_every: int = WINDOW) -> None:
         self.records = 0
         self._emit = emit
-        self._left = 0
+        self._shard = self._left = 0
         self._losses = LossWindow(report_every)
         self._event: dict[str, object] = {"event": "progress", "total": total}
         self._started = self._shown = time.monotonic()
 
     def begin(self, records: int) -> None:
         """Begins a shard of so many records."""
-        self._left = records
+        self._shard = self._left = records
 
     def end(self, skips: Skips) -> None:
-        """Ends the present shard, of which the reader and ``feed`` left out ``skips``."""
-        self._count(skips.rows_of(self._left))
+        """Ends the present shard, of which the reader and ``feed`` left out ``skips``; rows may have come twice."""
+        self.records -= self._shard - self._left
+        self._left = self._shard
+        self._count(skips.rows_of(self._shard))
 
     def _count(self, records: int) -> None:
         counted = max(0, min(records, self._left))

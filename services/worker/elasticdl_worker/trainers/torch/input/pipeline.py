@@ -71,7 +71,8 @@ class TorchInputPipeline:
         records = self._records
         records.begin(shard, reading)
         given = FedRecords(self._reader, records, shard)
-        for features, labels, count, exact in self._batches(records, given, shard, reading):
+        updates = self._mode == "training"
+        for features, labels, count, exact in self._batches(records, given, shard, reading, updates):
             self.ordered = self.ordered and exact
             first = shard.start + self._fed if self.ordered and not records.skipped else None
             yield Minibatch(features, labels, count, shard, first, reading)
@@ -133,9 +134,17 @@ class TorchInputPipeline:
         return found
 
     def _batches(
-        self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None
+        self, records: TaskRecords, given: FedRecords, shard: Shard, reading: Reading | None, updates: bool = False
     ) -> Iterator[tuple[Tensors, Tensors, int, bool]]:
-        """Features, labels and rows of each minibatch, and whether they are the next records in their order."""
+        """Features, labels and rows of each minibatch, and whether they are the next records in their order.
+
+        Args:
+            records: reads those of the task.
+            given: the same for ``feed``.
+            shard: the task.
+            reading: where its records lie, if they are shuffled.
+            updates: whether each minibatch makes an update.
+        """
         returned: Returned | None = None
         taken = at_end = 0
         while True:
@@ -145,6 +154,8 @@ class TorchInputPipeline:
                 if returned is None:
                     made = self._feed(given, self._mode, self._reader.metadata)
                     returned = Returned(made, self._module.path)
+                    if updates:
+                        self._check_size(returned.batch_size, len(given))
                 exact = not returned.ready
                 while len(held) < (1 if returned.ready else self._minibatch_size) and (one := returned.next()):
                     held += one
@@ -170,6 +181,16 @@ class TorchInputPipeline:
             except Exception as error:
                 raise self._explain(records, given, shard, reading, error, width) from error
             yield features, labels, rows, exact
+
+    def _check_size(self, ready: int | None, records: int) -> None:
+        """Refuses minibatches of a loader that are no updates of the job's size; a group asks for any number."""
+        size = self._minibatch_size
+        if ready is not None and (ready > size or ready < size <= records):
+            raise UserCodeError(
+                f"feed in {self._module.path} gives a DataLoader with batch_size={ready}, and an update of this job "
+                f"has {size} records",
+                fix=f"give it batch_size={size}, or the job --minibatch_size {ready}; or return the dataset itself",
+            )
 
     def _check_begin(self, returned: Returned, given: FedRecords) -> None:
         """Refuses by the first sample what has no end, and what comes from elsewhere."""

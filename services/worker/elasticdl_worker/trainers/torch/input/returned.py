@@ -34,6 +34,7 @@ class Returned:
         ready: whether it gives minibatches.
         samples: of how many samples the latest ready minibatch was made; None where nobody counted them.
         with_one_less: puts these together again, but for the last; None where nobody counted them.
+        batch_size: of a loader that makes its minibatches by this number alone; None for anything else.
         drawn: places in a dataset that a sampler drew; None without one.
 
     Raises:
@@ -44,6 +45,7 @@ class Returned:
         self.ready = False
         self.samples: int | None = None
         self.with_one_less: Callable[[], Any] | None = None
+        self.batch_size: int | None = None
         self.drawn: set[Any] | None = None
         self._size = 0
         if isinstance(made, DataLoader):
@@ -89,6 +91,7 @@ class Returned:
         ours = copy.copy(loader)
         batches = loader.batch_sampler is not None
         self.ready = self.ready or batches
+        self.batch_size = loader.batch_size
         if batches:
             ours.collate_fn = self._noting_samples(loader.collate_fn)
         if not isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__"):
