@@ -156,6 +156,26 @@ def test_a_number_that_shows_nothing_yet_is_tried_again() -> None:
         found.update(tf.zeros(4), tf.constant([1.0, 2.0, 3.0, 4.0]), 4)
 
 
+def masked(labels: Any, guesses: Any) -> Any:
+    counts = tf.cast(labels >= 0, tf.float32)
+    return tf.reduce_sum(counts * tf.abs(labels - guesses)) / tf.reduce_sum(counts)
+
+
+def masked_values(labels: Any, guesses: Any) -> Any:
+    counts = tf.cast(labels >= 0, tf.float32)
+    return counts * tf.abs(labels - guesses) / tf.reduce_mean(counts)
+
+
+@pytest.mark.parametrize("metric", [masked, masked_values, keras.metrics.MeanMetricWrapper(masked, name="own")])
+def test_a_mask_that_a_later_minibatch_has_is_found(metric: Any) -> None:
+    found = metrics({"own": metric})
+    guesses = tf.constant([0.0, 1.0, 2.0, 3.0])
+    for _ in range(2):
+        found.update(tf.constant([2.0, 1.0, 4.0, 3.0]), guesses, 4)
+    with pytest.raises(UserCodeError, match=r"the metric own .* no mean over its records"):
+        found.update(tf.constant([2.0, 5.0, -1.0, 3.0]), guesses, 4)
+
+
 class Counted(keras.metrics.Metric):
     """Keeps its state in attributes, and by choice a part of it in a variable."""
 

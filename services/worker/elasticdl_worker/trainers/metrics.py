@@ -6,7 +6,7 @@ adding the numbers of ``sum`` at equal places, or by taking the larger or smalle
 object it is that of the framework, with one flat list for each of its variables.
 
 That states add up, and that a mean of means weighed by records is the mean, is true of some metrics only: where it
-does not follow from the class it is tried on the first minibatch.
+does not follow from the class it is tried, states on the first minibatch and means on each.
 """
 
 from __future__ import annotations
@@ -172,8 +172,9 @@ class ModuleMetrics(Metrics):
                     self._kind.check_function(f"the metric {name}", function, *picked)
                     self._compared.add(name)
                 values = one_array(name, self._kind.numbers, function(*picked))
-                if records > 1 and name not in self._tried:
-                    shown = what_is_given(self._kind, name, function, picked, values, records)
+                if records > 1:  # each time: the first minibatches may have no masked record
+                    known = name in self._tried
+                    shown = what_is_given(self._kind, name, function, picked, values, records, known=known)
                     if shown is not None:
                         self._tried[name] = shown
                 if values.size == 1 and records > 1 and self._tried.get(name) != "values":
@@ -289,6 +290,8 @@ class ModuleMetrics(Metrics):
             )
 
 
+_CLOSE, _CLOSE_LATER = 1e-3, 3e-2
+"""How far a function may be off a mean over records by rounding, as part of it, on the first minibatch and later."""
 Given = Literal["mean", "values"]
 """What a function gives for a minibatch: the mean over its records, or values of each."""
 
@@ -300,6 +303,8 @@ def what_is_given(
     given: tuple[Tensors, Tensors],
     whole: NDArray[np.float64],
     records: int,
+    *,
+    known: bool = False,
 ) -> Given | None:
     """Tries on its halves what a function gives for a minibatch; None where nobody can tell yet.
 
@@ -313,6 +318,7 @@ def what_is_given(
         given: a minibatch of these.
         whole: the function's values for it.
         records: of the minibatch.
+        known: whether another minibatch has shown it: half precision may be that far off in one of many.
 
     Raises:
         UserCodeError: it is neither.
@@ -337,7 +343,10 @@ def what_is_given(
         )
     if not np.isfinite(together):
         return None
-    close = abs(found - together) <= 1e-6 + 1e-3 * float(np.abs(whole).sum())
+    size = float(np.abs(whole).sum())
+    if known:
+        size = max(size, float(np.abs(first).sum() + np.abs(second).sum()))
+    close = abs(found - together) <= 1e-6 + (_CLOSE_LATER if known else _CLOSE) * size
     if not close or (what == "values" and not as_many):
         raise refusal(Subject.METRIC, "function_of_no_mean", shown)
     return what if np.any(whole) or np.any(first) or np.any(second) else None

@@ -25,14 +25,14 @@ METRICS = (
         Verdict.TRANSLATED,
         "function_of_scalar",
         "gives the mean over the minibatch and is weighed by its records; that it is such a mean is tried on "
-        "the first minibatch",
+        "each minibatch",
     ),
     rows(
         _METRIC,
         Verdict.TRANSLATED,
         "mean_of_a_minibatch",
         "is what MeanSquaredError and its kin make of labels and predictions of shape [N]: it is weighed by its "
-        "records, so that the metric is the mean over all of them; that it is such a mean is tried on the first "
+        "records, so that the metric is the mean over all of them; that it is such a mean is tried on each "
         "minibatch",
     ),
     rows(

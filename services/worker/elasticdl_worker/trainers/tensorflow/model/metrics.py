@@ -153,10 +153,12 @@ class _KerasObject:
         before = [float(variable.numpy()) for variable in sums]
         total, count = measure(*given)
         self._gives_one_value = count == 1
-        if count == 1 and not self._tried_mean:
-            values = np.asarray(total)
-            shown = what_is_given(self._kind, self._name, lambda *part: measure(*part)[0], given, values, records)
-            self._tried_mean = shown is not None
+        if count == 1:
+            values, known = np.asarray(total), self._tried_mean
+            shown = what_is_given(
+                self._kind, self._name, lambda *part: measure(*part)[0], given, values, records, known=known
+            )
+            self._tried_mean = known or shown is not None
         weight = records if count == 1 else 1
         for variable, old, new in zip(sums, before, (total, count), strict=True):
             variable.assign(old + new * weight)
