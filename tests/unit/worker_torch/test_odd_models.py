@@ -107,10 +107,10 @@ def test_what_goes_past_the_counts_is_found_in_later_steps_as_well() -> None:
         own.begin()
         if step > 200:
             net.weight.data.mul_(0.5)
-        if step == 256:
+        if step >= 256:  # and each time from then on: the task that failed is tried again
             with pytest.raises(UserCodeError, match="parameter weight is changed"):
                 own.check(loss)
-            break
+            continue
         own.check(loss)
 
 

@@ -24,6 +24,7 @@ class OwnChanges:
 
     Each step looks at what PyTorch counts of a parameter. What goes past that (``.data``), and parameters or buffers
     that are new or elsewhere, show in a comparison of all numbers: in the steps 1, 2, 4, 8, ..., and in each 256th.
+    Once that has found something it is done in each step: a task that failed is tried again, in the step after it.
 
     Args:
         model: the model, its optimizer's parameters known.
@@ -37,13 +38,14 @@ class OwnChanges:
         self._frozen = [(name, one) for name, one in model.net.named_parameters() if not one.requires_grad]
         self._known = {name for name, _ in model.net.named_parameters()} | set(model.state)
         self._steps = 0
+        self._found = False
         self._versions: list[int] = []
         self._values: list[torch.Tensor] | None = None
 
     def begin(self) -> None:
         """Before a step: the parameters are as the optimizer made them."""
         self._steps += 1
-        whole = not self._steps & (self._steps - 1) or self._steps % _COMPARED_EVERY == 0
+        whole = self._found or not self._steps & (self._steps - 1) or self._steps % _COMPARED_EVERY == 0
         self._versions = [one._version for *_, one in self._trained]
         self._values = [one.detach().clone() for *_, one in self._trained] if whole else None
 
@@ -64,9 +66,13 @@ class OwnChanges:
         for name, one in self._frozen:
             if one.requires_grad:
                 raise refusal(Subject.TORCH_LAYER, "unfrozen", f"the model's parameter {name}")
-        if self._values is None:
-            return
-        for (name, _, _, one), before in zip(self._trained, self._values, strict=True):
+        if self._values is not None:
+            self._found = True
+            self._compare(loss, self._values)
+            self._found = False
+
+    def _compare(self, loss: torch.Tensor, values: list[torch.Tensor]) -> None:
+        for (name, _, _, one), before in zip(self._trained, values, strict=True):
             # By their bits: what is no number is not equal to itself.
             if one.shape != before.shape or not torch.equal(one.detach().view(torch.int32), before.view(torch.int32)):
                 raise _changed(name)
