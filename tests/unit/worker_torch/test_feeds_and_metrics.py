@@ -336,7 +336,43 @@ def test_records_that_collate_leaves_out_are_none_of_those_in_the_model(
     made, shard = pipeline(loading, clicks) if loader else pipeline(wide, clicks, collate=collate)
     even = int((np.loadtxt(clicks, delimiter=",", dtype=np.int64)[:592, 1] % 2 == 0).sum())
     shard = type(shard)(shard.name, 0, 592)
-    assert sum(one.records for one in made.minibatches(shard)) == (592 if collate is by_column else even)
+    batches = list(made.minibatches(shard))
+    assert sum(one.records for one in batches) == (592 if collate is by_column else even)
+    known = collate is by_column and not loader
+    assert [one.first for one in batches] == [16 * number if known else None for number in range(len(batches))]
+    assert made.ordered is known, "which record a row is of is told where it is known alone"
+
+
+def by_content(batch: list[Any]) -> Any:
+    return torch.utils.data.default_collate(sorted(batch, key=lambda one: float(one[0])))
+
+
+def with_offsets(batch: list[Any]) -> Any:
+    sizes = [1 + int(one[0]) % 3 for one in batch]
+    words = torch.cat([one[:size] for one, size in zip(batch, sizes, strict=True)])
+    return words, torch.tensor([0, *itertools.accumulate(sizes)][:-1])
+
+
+def reversed_order(batch: list[Any]) -> Any:
+    return torch.stack(batch[::-1])
+
+
+def across(batch: list[Any]) -> Any:
+    return torch.stack(batch, 1)
+
+
+IN_ORDER = (None, torch.utils.data.default_collate, torch.stack, across, with_offsets)
+
+
+@pytest.mark.parametrize("collate", [*IN_ORDER, by_content, reversed_order])
+def test_rows_that_collate_puts_into_another_order_are_of_no_known_record(collate: Any, clicks: Path) -> None:
+    def features(dataset: Any, mode: str, metadata: Any) -> Any:
+        return (torch.tensor(ids) for ids, _ in samples(dataset, mode, metadata))
+
+    made, shard = pipeline(features, clicks, collate=collate)
+    made._mode = "prediction"
+    firsts = [one.first for one in made.minibatches(type(shard)(shard.name, 0, 48))]
+    assert firsts == ([0, 16, 32] if collate in IN_ORDER else [None] * 3)
 
 
 def loader_of_wide(dataset: Any, mode: str, metadata: Any, **options: Any) -> Any:

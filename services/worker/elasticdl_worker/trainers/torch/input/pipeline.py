@@ -23,7 +23,14 @@ from elasticdl_worker.trainers.minibatch import Minibatch, Tensors, not_a_pair
 from elasticdl_worker.trainers.task_records import TaskRecords, records_at
 from elasticdl_worker.trainers.torch.input.default_feed import default_feed
 from elasticdl_worker.trainers.torch.input.records import ONCE, FedRecords
-from elasticdl_worker.trainers.torch.input.returned import Returned, as_bytes, count_rows, is_endless, samples_of
+from elasticdl_worker.trainers.torch.input.returned import (
+    Returned,
+    are_turned,
+    as_bytes,
+    count_rows,
+    is_endless,
+    samples_of,
+)
 from elasticdl_worker.trainers.torch.model.trials import generators_kept
 from elasticdl_worker.user_code import ModelModule
 
@@ -180,7 +187,7 @@ class TorchInputPipeline:
                     )
             except Exception as error:
                 raise self._explain(records, given, shard, reading, error, width) from error
-            yield features, labels, rows, exact
+            yield features, labels, rows, exact and self._keeps_order(held, features, rows)
 
     def _check_size(self, ready: int | None, records: int) -> None:
         """Refuses minibatches of a loader that are no updates of the job's size; a group asks for any number."""
@@ -214,6 +221,20 @@ class TorchInputPipeline:
     def _collated(self, samples: Sequence[Any]) -> Tensors:
         collate = self._module.collate
         return default_collate(list(samples)) if collate is None else collate(list(samples))
+
+    def _keeps_order(self, held: Sequence[Any], features: Tensors, rows: int) -> bool:
+        """Whether the rows that collate made are its samples in their order; in prediction it is tried.
+
+        Who packs sequences sorts them by their lengths.
+        """
+        if rows != len(held) or rows < 2 or self._module.collate is None or self._mode != "prediction":
+            return rows == len(held)
+        try:
+            with generators_kept(nn.Module(), self._module.roots):
+                turned = self._collated([*held[1:], held[0]])
+                return are_turned(features, turned, rows)
+        except Exception:  # what user code raises
+            return False
 
     def _with_one_less(self, returned: Returned, held: Sequence[Any]) -> Callable[[], Tensors]:
         """Puts the samples of a minibatch but for the last together; what counts its records is of interest."""

@@ -224,6 +224,17 @@ def count_rows(
     return sizes.pop()
 
 
+def are_turned(values: Tensors, turned: Tensors, rows: int) -> bool:
+    """Whether others have their first row last; true where a tensor has no row for each record."""
+    pairs = list(zip(leaves(values), leaves(turned), strict=True))
+    if any(rows not in one.shape for one, _ in pairs):
+        return True
+    return all(
+        any(torch.equal(one.roll(-1, axis), other) for axis, size in enumerate(one.shape) if size == rows)
+        for one, other in pairs
+    )
+
+
 def _lie_along_another_axis(
     found: list[torch.Tensor], samples: int, with_one_less: Callable[[], Tensors] | None
 ) -> bool:
