@@ -152,12 +152,20 @@ def test_a_truncated_file_is_a_data_error_with_the_file(make_spec: Any, clicks: 
     assert str(path) in caught.value.message
 
 
+def in_any_order(dataset: Any) -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return dataset.with_options(options)
+
+
 @pytest.mark.parametrize(
     ("change", "ordered"),
     [
         (lambda d: d, True),
         (lambda d: d.map(lambda *x: x, num_parallel_calls=2).prefetch(1), True),
         (lambda d: d.map(lambda *x: x, num_parallel_calls=2, deterministic=False), False),
+        (lambda d: in_any_order(d.map(lambda *x: x, num_parallel_calls=2)), False),
+        (lambda d: in_any_order(d.map(lambda *x: x)), True),
         (lambda d: d.shuffle(8), False),
         (lambda d: d.filter(lambda *x: True), False),
         (lambda d: d.batch(2).unbatch(), False),

@@ -250,6 +250,8 @@ def inspect(dataset: Dataset, source: Dataset, path: object) -> FeedShape:
     def refused(refusal: Refusal) -> UserCodeError:
         return UserCodeError(f"feed in {path} {refusal.does}", fix=refusal.fix)
 
+    loose = dataset.options().deterministic is False  # said behind a map, it holds for the map as well
+
     def walk(one: Any) -> FeedShape:
         if one is source:
             return FeedShape()
@@ -281,7 +283,7 @@ def inspect(dataset: Dataset, source: Dataset, path: object) -> FeedShape:
         if shape.batched and name in _MANY_OF_EACH:
             raise refused(_combines(f"batch with {_MANY_OF_EACH[name]}"))
         shape = effect(shape)
-        if name == "_ParallelMapDataset" and not _deterministic(one):
+        if name == "_ParallelMapDataset" and (loose or not _deterministic(one)):
             return _reordered(shape)
         return shape
 
