@@ -107,10 +107,11 @@ class ModelModule:
 
 
 def imported_from(roots: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The files below some directories that were imported, each with the names in it."""
-    for module in list(sys.modules.values()):
+    """The files below some directories that were imported, each with the names in it, in the order of modules."""
+    folders = tuple(f"{root}/" for root in roots)  # strings: each start of a job looks at thousands of modules
+    for _, module in sorted(sys.modules.items()):  # a copy: other threads import
         file = getattr(module, "__file__", None)
-        if file and any(Path(file).is_relative_to(root) for root in roots):
+        if file and file.startswith(folders):
             yield file, dict(vars(module))
 
 

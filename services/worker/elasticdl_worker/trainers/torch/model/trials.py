@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from elasticdl_worker.trainers.torch.device import HOST
+from elasticdl_worker.user_code.modules import imported_from
 
 OwnGenerator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -114,11 +114,7 @@ def find_generators(net: nn.Module, roots: Sequence[Path]) -> list[OwnGenerator]
         net: the model.
         roots: directories of the user's files.
     """
-    holders: list[Mapping[str, Any]] = [vars(layer) for layer in net.modules()]
-    for _, module in sorted(sys.modules.items()):  # a copy: other threads import
-        file = getattr(module, "__file__", None)
-        if file and any(Path(file).is_relative_to(root) for root in roots):
-            holders.append(vars(module))
+    holders = [*(vars(layer) for layer in net.modules()), *(names for _, names in imported_from(roots))]
     found = {id(value): value for holder in holders for value in list(holder.values()) if isinstance(value, _KINDS)}
     return list(found.values())
 
