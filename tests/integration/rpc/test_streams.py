@@ -204,7 +204,7 @@ async def test_what_is_no_frame_is_answered_as_an_error(calls: Calls) -> None:
         assert await stream.read() is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
     with pytest.raises(InvalidInputError, match="not a frame"):
-        calls.client().begin_in_stream("Steps", AT_ONCE, b"noise" * 10, deadline_s=5)
+        calls.client().begin_in_stream("Steps", AT_ONCE, b"noise" * 10, deadline_s=20)
 
 
 @pytest.mark.parametrize(("token", "expected"), [("bad", UnauthenticatedError), ("forbidden", PermissionDeniedError)])
@@ -344,6 +344,28 @@ async def test_a_server_that_stops_answers_what_is_under_way(calls: Calls) -> No
     assert await header_of(slow) == b"slow"
     await stopping
     await calls.start()
+
+
+@pytest.mark.parametrize("grace", [None, LONG_S])
+async def test_a_stop_that_is_cancelled_leaves_nothing_running(address: str, grace: float | None) -> None:
+    before = asyncio.all_tasks()
+    calls = Calls(address)
+    await calls.start()
+    client = calls.client()
+    slow = begin(client, LATER)
+    await within(calls.began.wait(), 60)
+    stopping = asyncio.ensure_future(calls.stop(grace))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(asyncio.shield(stopping), 60)
+    with pytest.raises(UnavailableError):
+        await slow
+    await client.close()
+    assert asyncio.all_tasks() - before == set()
+    assert not Path(address.removeprefix("unix:")).exists()
+    await calls.start()  # in its place
+    await calls.stop()
 
 
 async def test_a_server_that_is_about_to_stop_takes_no_further_stream(calls: Calls) -> None:

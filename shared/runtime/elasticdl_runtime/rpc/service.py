@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError
+from elasticdl_runtime.lifecycle import settle
 from elasticdl_runtime.rpc.credentials import (
     RpcCredentials,
     TlsAddress,
@@ -107,12 +108,23 @@ class Server:
             self._sockets.listen(address)
 
     async def stop(self, grace: float | None) -> None:
-        """Takes no further calls, and waits for those under way.
+        """Takes no further calls, and waits for those under way. Who is cancelled meanwhile cancels them at once.
+
+        So nothing of it is left when this ends, however it ends.
 
         Args:
             grace: for so many seconds; None cancels them at once.
         """
         self._streams.end()
+        # Not cancelled along with its caller: gRPC would leave a server that is neither running nor stopped.
+        stopping = asyncio.ensure_future(self._close(grace))
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await settle(stopping, asyncio.ensure_future(self._close(None)))
+            raise
+
+    async def _close(self, grace: float | None) -> None:
         await asyncio.gather(self._sockets.close(grace), self._server.stop(grace))
 
 
