@@ -396,23 +396,25 @@ def pytest_round(name: str, arguments: Sequence[str]) -> int:
 
 
 def check(arguments: list[str]) -> int:
-    """Lint, types, import contracts and generated files; reports all that fail."""
+    """Lint, types, import contracts and generated files; names choose among them. Reports all that fail."""
+    steps: dict[str, Callable[[], int]] = {
+        "ruff check": lambda: run([BIN / "ruff", "check", "."]),
+        "ruff format": lambda: run([BIN / "ruff", "format", "--check", "--quiet", "."]),
+        "mypy": lambda: run([BIN / "mypy"]),
+        "import contracts": lambda: run([BIN / "lint-imports"]),
+        "names": lambda: run([BIN / "python", ROOT / "tools" / "check_names.py"]),
+        "words": lambda: run([BIN / "python", ROOT / "tools" / "check_words.py"]),
+        "generated code": lambda: protos(["--check"]),
+        "blocking client": lambda: client(["--check"]),
+        "reference pages": lambda: docs(["--check"]),
+    }
+    chosen = {name: step for name, step in steps.items() if not arguments or {name, name.split()[0]} & {*arguments}}
+    known = {word for name in steps for word in (name, name.split()[0])}
+    if unknown := [one for one in arguments if one not in known]:
+        raise fail(f"there is no check {unknown[0]!r}", f"name some of: {', '.join(steps)}; or none, for all")
     ensure(TEST_EXTRAS)
-    steps: list[tuple[str, Callable[[], int]]] = [
-        ("ruff check", lambda: run([BIN / "ruff", "check", "."])),
-        ("ruff format", lambda: run([BIN / "ruff", "format", "--check", "--quiet", "."])),
-        ("mypy", lambda: run([BIN / "mypy"])),
-        ("import contracts", lambda: run([BIN / "lint-imports"])),
-        ("names", lambda: run([BIN / "python", ROOT / "tools" / "check_names.py"])),
-        ("words", lambda: run([BIN / "python", ROOT / "tools" / "check_words.py"])),
-        ("generated code", lambda: protos(["--check"])),
-        ("blocking client", lambda: client(["--check"])),
-        ("reference pages", lambda: docs(["--check"])),
-    ]
     failed = []
-    for name, step in steps:
-        if arguments and name not in arguments:
-            continue
+    for name, step in chosen.items():
         say(name)
         if step() != 0:
             failed.append(name)

@@ -104,3 +104,23 @@ def test_arguments_that_a_verb_does_not_take_are_refused(
 ) -> None:
     assert dev.main([verb, "now"]) == 2
     assert f"{verb} takes no arguments, and got now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "ran"),
+    [(["ruff"], 2), (["ruff format"], 1), (["mypy", "names"], 2), ([], 9), (["nothing", "mypy"], None)],
+)
+def test_checks_are_chosen_by_name(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, given: list[str], ran: int | None
+) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(dev, "ensure", lambda _: None)
+    for step in ("run", "protos", "client", "docs"):
+        monkeypatch.setattr(dev, step, lambda *given: called.append(given) or 0)
+    if ran is None:
+        with pytest.raises(SystemExit, match=r"there is no check 'nothing'(.|\n)*name some of: ruff check, "):
+            dev.main(["check", *given])
+        assert not called
+        return
+    assert dev.main(["check", *given]) == 0
+    assert len(called) == ran
