@@ -15,11 +15,20 @@ from tests.fakes.bad_inputs import TOLD, table
 
 _SPENT = [0.0]
 _SHOWN_FROM_S = 60.0
+_freeze, _unfreeze = gc.freeze, gc.unfreeze
+_REPLACED = pytest.MonkeyPatch()
+_THAWED, _FROZEN_ANEW = [False], [False]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Decides for all processes of the run which cases have their turn."""
+    """Decides for all processes of the run which cases have their turn; has objects frozen by this file alone."""
     rotation.decide()
+    _REPLACED.setattr(gc, "freeze", _freeze_what_was_thawed)
+    _REPLACED.setattr(gc, "unfreeze", _note_unfreeze)
+
+
+def pytest_unconfigure() -> None:
+    _REPLACED.undo()
 
 
 def pytest_report_header() -> str:
@@ -50,10 +59,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left_to_the_collector() -> Generator[None]:
     """Collects after each file, so that what its tests left open fails there, and not in a later file."""
-    before = gc.get_freeze_count()
     yield
-    if gc.get_freeze_count() > before:  # a process froze, or thawed and froze, what a test had made
-        gc.unfreeze()
+    if _FROZEN_ANEW[0]:  # what a test had made is among it
+        _unfreeze()
     _look_no_more_at_what_is_alive()
 
 
@@ -91,7 +99,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def _look_no_more_at_what_is_alive() -> None:
     """Collects, and spares later collections what is left: a million objects of frameworks and tests cost 1.2 s."""
     gc.collect()
-    gc.freeze()
+    _freeze()
+    _THAWED[0] = _FROZEN_ANEW[0] = False
+
+
+def _freeze_what_was_thawed() -> None:
+    """``gc.freeze`` for what is tested. A worker that freezes what it loaded would hide what tests before it made."""
+    if _THAWED[0]:
+        _freeze()
+        _THAWED[0], _FROZEN_ANEW[0] = False, True
+
+
+def _note_unfreeze() -> None:
+    _unfreeze()
+    _THAWED[0] = True
 
 
 def _print_costs(terminalreporter: Any, reports: list[Any]) -> None:

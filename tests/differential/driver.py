@@ -9,7 +9,6 @@ refusal.
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import itertools
 import json
@@ -42,7 +41,6 @@ EQUAL = 1e-6
 JOB_S = 240.0
 CRASH = "--local crashed:"
 HUNG = f"no end in {JOB_S:.0f} s"
-COLLECT_EVERY = 10
 BASE: Mapping[str, Any] = {
     "model_def": "",
     "model_zoo": "",
@@ -172,9 +170,6 @@ class Bench:
         finally:
             sys.path[:] = path
             forget(row.name)
-            if self.rows % COLLECT_EVERY == 0:  # workers take what there is out of the collector's sight
-                gc.unfreeze()
-                gc.collect()
 
     def _refusals(self, row: Row) -> list[str]:
         local, cluster = self.local(row), self.cluster(row, workers=1)

@@ -8,22 +8,20 @@ The second worker begins when the first has built the model, because Keras draws
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
+from elasticdl_core.ports.launcher import ProcessSpec
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
-from elasticdl_runtime import tokens
-from elasticdl_runtime.lifecycle import settle
-from elasticdl_runtime.rpc.service import listen, make_server
+from elasticdl_runtime.lifecycle import end_all
 from elasticdl_worker.main import _serve
 from elasticdl_worker.reporting.startup_timer import StartupTimer
 from elasticdl_worker.settings import WorkerSettings
-from tests.fakes.job_processes import PS_SERVICE, JobProcesses
+from tests.fakes.job_processes import JobProcesses
 from tests.fakes.pulse import Pulse
 
 
@@ -44,24 +42,8 @@ class RealProcesses(JobProcesses):
         self._module = module
         self._turn = asyncio.Lock()
 
-    async def _serve(self, process: ProcessId) -> None:
-        await settle(*self._dying.pop(process.index, []))
-        servicer = ParameterServer(Partition(load_kernels()), process.index, self.num_ps)
-        server = make_server(
-            PS_SERVICE, servicer, lambda token: tokens.verify(self.secret, token, job_id=self.job_id)
-        )
-        listen(server, self.address(self.job_id, Role.PS, process.index))
-        await server.start()
-        self.servers[process.index] = servicer  # type: ignore[assignment]  # a real one in the place of the fake
-        self.pulse.beat()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            if self.servers.get(process.index) is servicer:
-                del self.servers[process.index]
-            servicer.stop()
-            await server.stop(None)
-            servicer.close()
+    def _make_servicer(self, index: int) -> ParameterServer:
+        return ParameterServer(Partition(load_kernels()), index, self.num_ps)
 
     async def _work(self, spec: ProcessSpec) -> None:
         await self.pulse.until(lambda: len(self.servers) == self.num_ps, 60.0)
@@ -73,19 +55,16 @@ class RealProcesses(JobProcesses):
             "ELASTICDL_INCARNATION": str(spec.id.incarnation),
         }
         start_up = _Beginning()
-        async with self._turn:
-            forget(self._module)
-            work = asyncio.create_task(_serve(WorkerSettings.read(variables), stop, start_up), name=str(spec.id))
-            began = asyncio.create_task(start_up.prepared.wait())
-            await asyncio.wait({work, began}, return_when=asyncio.FIRST_COMPLETED)
-            began.cancel()
+        begun: list[asyncio.Task[Any]] = []
         try:
+            async with self._turn:
+                forget(self._module)
+                work = asyncio.create_task(_serve(WorkerSettings.read(variables), stop, start_up), name=str(spec.id))
+                begun += [work, asyncio.create_task(start_up.prepared.wait())]
+                await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             code = await work
-        except asyncio.CancelledError:
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-            raise
+        finally:
+            await end_all(*begun)
         self._end(spec.id, code, "")
 
 

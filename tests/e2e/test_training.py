@@ -299,5 +299,5 @@ def test_nothing_is_left_after_ctrl_c(tmp_path: Path) -> None:
                 left.append(other)
         except psutil.Error:
             continue
-    _, alive = psutil.wait_procs(left, timeout=10)
+    _, alive = psutil.wait_procs(left, timeout=60)
     assert [p.cmdline() for p in alive] == []

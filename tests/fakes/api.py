@@ -202,7 +202,7 @@ class FakeApi:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
 
     def requests(self, method: str, path: str = "") -> list[Seen]:
         """What came in, by method and the beginning of the path."""

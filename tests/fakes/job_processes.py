@@ -29,7 +29,7 @@ from elasticdl_core.ports.launcher import (
 from elasticdl_core.task import TaskId
 from elasticdl_proto.v1 import master_pb2, ps_pb2
 from elasticdl_runtime import tokens
-from elasticdl_runtime.lifecycle import settle, within
+from elasticdl_runtime.lifecycle import end_all, settle, within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import listen, make_server
 from tests.fakes.pulse import Gate, Pulse
@@ -62,6 +62,12 @@ class FakeServer:
 
     async def _unused(self, request: Any, caller: Any) -> Any:
         raise InvalidInputError("a master does not call this")
+
+    def stop(self) -> None:
+        """Lets nobody wait any more; nobody does."""
+
+    def close(self) -> None:
+        """Gives back what it holds; it holds nothing."""
 
     async def Status(self, request: Any, caller: Any) -> Any:
         if self.hangs:
@@ -140,6 +146,14 @@ class FakeWorker:
         self.read_version = 0
 
     async def run(self) -> int:
+        beats: list[asyncio.Task[None]] = []
+        try:
+            return await self.serve_job(beats)
+        finally:
+            await end_all(*beats)
+            await self.master.close()
+
+    async def serve_job(self, beats: list[asyncio.Task[None]]) -> int:
         welcome = await self.call(
             "Register", master_pb2.RegisterRequest(index=self.process.index, incarnation=self.process.incarnation)
         )
@@ -163,12 +177,8 @@ class FakeWorker:
         await self.call(
             "DescribeModel", master_pb2.DescribeModelRequest(description=json.dumps(self.world.description))
         )
-        beat = asyncio.create_task(self.beat(welcome.heartbeat_s), name=f"beat of {self.process}")
-        try:
-            return await self.work()
-        finally:
-            beat.cancel()
-            await self.master.close()
+        beats.append(asyncio.create_task(self.beat(welcome.heartbeat_s), name=f"beat of {self.process}"))
+        return await self.work()
 
     async def work(self) -> int:
         while True:
@@ -465,18 +475,25 @@ class JobProcesses:
     async def _serve(self, process: ProcessId) -> None:
         # A server that stops removes its socket: it must be gone before the next one listens there.
         await settle(*self._dying.pop(process.index, []))
-        fake = FakeServer(process.index, self.num_ps)
-        server = make_server(PS_SERVICE, fake, lambda token: tokens.verify(self.secret, token, job_id=self.job_id))
-        listen(server, self.address(self.job_id, Role.PS, process.index))
-        await server.start()
-        self.servers[process.index] = fake
-        self.pulse.beat()
+        servicer = self._make_servicer(process.index)
+        server = make_server(
+            PS_SERVICE, servicer, lambda token: tokens.verify(self.secret, token, job_id=self.job_id)
+        )
         try:
+            listen(server, self.address(self.job_id, Role.PS, process.index))
+            await server.start()
+            self.servers[process.index] = servicer
+            self.pulse.beat()
             await asyncio.Event().wait()
         finally:
-            if self.servers.get(process.index) is fake:
+            if self.servers.get(process.index) is servicer:
                 del self.servers[process.index]
+            servicer.stop()
             await server.stop(None)
+            servicer.close()
+
+    def _make_servicer(self, index: int) -> Any:
+        return FakeServer(index, self.num_ps)
 
     async def _work(self, spec: ProcessSpec) -> None:
         if spec.id.index != INSPECTOR:

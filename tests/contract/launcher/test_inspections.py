@@ -185,14 +185,14 @@ async def test_a_master_asks_its_own_job_only_and_for_what_there_is(asked: Agent
     client = RpcClient(asked.agent.address, SERVICE, token)
     try:
         with pytest.raises(PermissionDeniedError):
-            [_ async for _ in client.stream("Inspect", agent_pb2.InspectRequest(job_id="other"), deadline_s=5)]
+            [_ async for _ in client.stream("Inspect", agent_pb2.InspectRequest(job_id="other"), deadline_s=20)]
         with pytest.raises(PermissionDeniedError):
             everything = agent_pb2.InspectRequest(job_id="", ask="metrics")
-            [_ async for _ in client.stream("Inspect", everything, deadline_s=5)]
+            [_ async for _ in client.stream("Inspect", everything, deadline_s=20)]
         with pytest.raises(PermissionDeniedError):
-            await client.call("Meters", agent_pb2.MetersRequest(), deadline_s=5)
+            await client.call("Meters", agent_pb2.MetersRequest(), deadline_s=20)
         with pytest.raises(InvalidInputError, match="secrets"):
             request = agent_pb2.InspectRequest(job_id=JOB, ask="secrets")
-            [_ async for _ in client.stream("Inspect", request, deadline_s=5)]
+            [_ async for _ in client.stream("Inspect", request, deadline_s=20)]
     finally:
         await client.close()

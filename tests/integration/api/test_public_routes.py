@@ -16,6 +16,7 @@ import pytest
 
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.lifecycle import end_all
 from tests.integration.api.conftest import MODULE, Api, Master, make_zip
 
 pytestmark = pytest.mark.integration
@@ -388,7 +389,7 @@ async def test_events_stream_goes_on_after_the_last_id_and_ends(api: Api) -> Non
     assert (await master.post("/events", events=[{"kind": "note", "message": "hello"}])).status_code == 204
     assert (await master.post("/state", to="SUCCEEDED", reason="all done")).status_code == 200
     text = (await reading).text
-    listening.cancel()
+    await end_all(listening)
     blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\n\n")]
     blocks = [block for block in blocks if "event" in block]
     events = [json.loads(block["data"]) for block in blocks if block["event"] == "event"]

@@ -20,7 +20,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import InvalidInputError, UnauthenticatedError, UnavailableError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_master.api import ApiClient
-from elasticdl_runtime.lifecycle import within
+from elasticdl_runtime.lifecycle import end_all, within
 from elasticdl_runtime.retry import Attempts
 from elasticdl_runtime.tls import check_certificate, trust
 from elasticdl_runtime.tokens import issue
@@ -165,5 +165,5 @@ async def test_a_renewed_certificate_that_cannot_be_used_is_not_taken(files: Fil
                     break
                 cert.write_text(f"nonsense {number}")
                 await asyncio.sleep(0.05)
-        renewing.cancel()
+        await end_all(renewing)
     assert "cannot be used; the one before stays" in logs[0]["event"]

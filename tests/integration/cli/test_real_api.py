@@ -131,7 +131,7 @@ def real_api(postgres_server: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     api = RealApi(f"http://127.0.0.1:{port}", token, secret, data_dir, postgres_server.url(name))
     try:
         deadline = time.monotonic() + START_S
-        with httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=5) as http:
+        with httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=20) as http:
             while not _ready(http, api.url):
                 assert process.poll() is None and time.monotonic() < deadline, (folder / "api.log").read_text()
         yield api
@@ -190,7 +190,7 @@ def test_a_job_is_submitted_listed_scaled_suspended_resumed_cancelled_and_delete
         with pytest.raises(ConflictError, match="cancel it first"):
             client.delete(job_id)
         assert client.cancel(job_id).state is JobState.CANCELLED
-        assert client.wait(job_id, timeout_s=10).state is JobState.CANCELLED
+        assert client.wait(job_id, timeout_s=60).state is JobState.CANCELLED
         assert client.events(job_id)[0].kind == "state"
         assert client.label(job_id, {"stage": "old", "team": None}).spec["labels"] == {"stage": "old"}
         with pytest.raises(InvalidInputError):

@@ -44,11 +44,11 @@ async def running(
 
 
 async def run_sql(server: EmbeddedPostgres, *statements: str) -> object:
-    connection = await asyncpg.connect(server.url, timeout=10)
+    connection = await asyncpg.connect(server.url, timeout=60)
     try:
         for statement in statements[:-1]:
-            await connection.execute(statement, timeout=10)
-        return await connection.fetchval(statements[-1], timeout=10)
+            await connection.execute(statement, timeout=60)
+        return await connection.fetchval(statements[-1], timeout=60)
     finally:
         await connection.close()
 
@@ -121,7 +121,7 @@ async def test_a_half_made_database_is_made_anew(folder: Path) -> None:
 async def test_it_wants_the_password_listens_on_no_port_and_is_not_root(folder: Path) -> None:
     async with running(folder) as (server, _, pid):
         with pytest.raises(asyncpg.InvalidPasswordError):
-            await asyncpg.connect(server.url.replace(PASSWORD, "wrong"), timeout=10)
+            await asyncpg.connect(server.url.replace(PASSWORD, "wrong"), timeout=60)
         assert psutil.Process(pid).net_connections(kind="tcp") == []
         assert psutil.Process(pid).uids().effective != 0
         assert PASSWORD not in " ".join(psutil.Process(pid).cmdline())

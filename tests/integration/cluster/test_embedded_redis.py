@@ -36,7 +36,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedRedis, int]]:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[redis.asyncio.Redis]:
-    client = redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=10)
+    client = redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=60)
     try:
         yield client
     finally:

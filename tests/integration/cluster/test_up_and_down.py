@@ -70,7 +70,7 @@ def user(folder: Path) -> Iterator[User]:
 
 def get(url: str, token: str) -> dict:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
 
 
@@ -130,7 +130,7 @@ def _count(user: User, table: str) -> int:
             user="elasticdl", password=password, database="elasticdl", host=sockets, timeout=10
         )
         try:
-            return await connection.fetchval(f"SELECT count(*) FROM {table}", timeout=10)
+            return await connection.fetchval(f"SELECT count(*) FROM {table}", timeout=60)
         finally:
             await connection.close()
 
@@ -141,7 +141,7 @@ def test_a_component_that_dies_comes_back_and_ctrl_c_leaves_nothing(user: User) 
     process = user.foreground()
     api = psutil.Process(user.status()["components"]["api"]["pid"])
     api.kill()
-    api.wait(20)
+    api.wait(60)
     address = locate(user.data)
     assert address is not None
     _until_it_answers(f"{address.api_url}/readyz")
@@ -185,7 +185,7 @@ def _until_it_answers(url: str) -> None:
 import sys, time, urllib.request
 while True:
     try:
-        urllib.request.urlopen(sys.argv[1], timeout=5).read()
+        urllib.request.urlopen(sys.argv[1], timeout=30).read()
         break
     except OSError:
         time.sleep(0.05)

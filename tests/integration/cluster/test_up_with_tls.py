@@ -62,10 +62,10 @@ def test_a_certificate_of_ones_own_on_all_addresses(operator: Operator) -> None:
     address = locate(operator.data)
     assert address is not None and address.api_url.startswith("https://localhost:")
     assert address.ca_file == str(operator.files / "ca.pem")
-    with direct_opener(address.api_url, address.ca_file).open(f"{address.api_url}/healthz", timeout=10) as response:
+    with direct_opener(address.api_url, address.ca_file).open(f"{address.api_url}/healthz", timeout=60) as response:
         assert response.status == 200
     with pytest.raises(urllib.error.URLError) as refused:
-        urllib.request.urlopen(f"{address.api_url}/healthz", timeout=10, context=ssl.create_default_context())
+        urllib.request.urlopen(f"{address.api_url}/healthz", timeout=60, context=ssl.create_default_context())
     assert isinstance(refused.value.reason, ssl.SSLCertVerificationError)
     del operator.environment["ELASTICDL_CA_FILE"]
     shown = operator.cli("whoami")

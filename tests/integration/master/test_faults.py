@@ -15,7 +15,7 @@ from elasticdl_core.task import TaskId
 from elasticdl_master.state.limits import Limits
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime import tokens
-from elasticdl_runtime.lifecycle import EXIT_FENCED, within
+from elasticdl_runtime.lifecycle import EXIT_FENCED, end_all, within
 from elasticdl_runtime.rpc.client import RpcClient
 from elasticdl_runtime.rpc.service import Server
 from tests.fakes.job_processes import MASTER_SERVICE
@@ -363,7 +363,7 @@ async def test_workers_that_crash_fail_the_job_with_their_last_output(make_job: 
 
     crashing = asyncio.create_task(crash())
     assert await job.finish() == 0
-    crashing.cancel()
+    await end_all(crashing)
     assert job.api.state is JobState.FAILED
     assert "SIGSEGV" in job.api.detail["message"]
     assert "Segmentation fault" in job.api.detail["traceback"]

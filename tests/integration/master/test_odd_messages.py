@@ -96,7 +96,7 @@ async def door(make_job: Any) -> AsyncIterator[MasterDoor]:
         client, odd = RpcClient(address, SERVICE, token), OddClient(address, SERVICE, token)
         stack.push_async_callback(client.close)
         stack.push_async_callback(odd.close)
-        leased = await client.call("Lease", pb.LeaseRequest(max_tasks=1), deadline_s=10)
+        leased = await client.call("Lease", pb.LeaseRequest(max_tasks=1), deadline_s=20)
         yield MasterDoor(job, leased.tasks[0], client, odd)
 
 
@@ -111,7 +111,7 @@ async def check(door: MasterDoor, method: str, data: st.DataObject) -> None:
         assert door.kept() == before
     assert not door.job.masters[-1].done()
     assert door.job.api.state is JobState.RUNNING
-    answer = await door.client.call("Heartbeat", pb.HeartbeatRequest(), deadline_s=10)
+    answer = await door.client.call("Heartbeat", pb.HeartbeatRequest(), deadline_s=20)
     assert answer.directive
 
 

@@ -145,7 +145,7 @@ async def test_a_push_waits_while_rounds_are_held_and_goes_on_by_itself(start_se
     master, client = servers.raw(Role.MASTER), servers.client()
     await ensure(client, 1)
     await client.pull({})
-    held = await master[0].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=30), deadline_s=5)
+    held = await master[0].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=30), deadline_s=20)
     assert held.version == 0
     pushing = asyncio.create_task(client.push_pull(step(1), {"t": IDS}, version=0))
     # Pulls go on, and so the first PS has surely had its turn.
@@ -155,13 +155,13 @@ async def test_a_push_waits_while_rounds_are_held_and_goes_on_by_itself(start_se
         assert (await reader.pull({"t": IDS})).version == 0
     assert not pushing.done()
     for client_ in master:
-        await client_.call("Cut", ps_pb2.CutRequest(version=0), deadline_s=5)
-    await master[0].call("ReleaseRounds", ps_pb2.ReleaseRoundsRequest(), deadline_s=5)
+        await client_.call("Cut", ps_pb2.CutRequest(version=0), deadline_s=20)
+    await master[0].call("ReleaseRounds", ps_pb2.ReleaseRoundsRequest(), deadline_s=20)
     result, pulled = await pushing
     assert result.accepted
     assert (pulled.rows["t"] == -1).all()
     # The master that held them is gone: it ends by itself.
-    await master[0].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=0.2), deadline_s=5)
+    await master[0].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=0.2), deadline_s=20)
     assert (await client.push(step(1), version=1)).accepted
 
 
@@ -175,10 +175,10 @@ async def test_a_copy_is_refused_at_another_version(start_servers: Any, tmp_path
         ("Save", ps_pb2.SaveRequest(directory=str(tmp_path), cut=True)),
     ):
         with pytest.raises(ConflictError, match=r"version 0, not 1|no cut"):
-            await master.call(method, request, deadline_s=5)
+            await master.call(method, request, deadline_s=20)
     # A copy that was never written makes room for the next one.
     for _ in range(2):
-        await master.call("Cut", ps_pb2.CutRequest(version=0), deadline_s=5)
+        await master.call("Cut", ps_pb2.CutRequest(version=0), deadline_s=20)
     await client.pull({})
     assert (await client.push(step(1), version=0)).accepted
     saved = await master.call("Save", ps_pb2.SaveRequest(directory=str(tmp_path), cut=True), deadline_s=30)
@@ -191,7 +191,7 @@ async def test_a_cut_that_no_save_comes_for_is_let_go(start_servers: Any, monkey
     servers = await start_servers(1)
     await ensure(servers.client(), 1)
     partition = servers._running[0][1]._partition
-    await servers.raw(Role.MASTER)[0].call("Cut", ps_pb2.CutRequest(version=0), deadline_s=5)
+    await servers.raw(Role.MASTER)[0].call("Cut", ps_pb2.CutRequest(version=0), deadline_s=20)
     for _ in range(3000):
         if partition._snapshot is None:
             break
@@ -205,7 +205,7 @@ async def test_rounds_cannot_be_held_where_there_are_none(start_servers: Any) ->
     await ensure(servers.client(), 1)
     for index, seconds in ((0, 0.0), (0, 1e9), (1, 1.0)):
         with pytest.raises(InvalidInputError):
-            await master[index].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=seconds), deadline_s=5)
+            await master[index].call("HoldRounds", ps_pb2.HoldRoundsRequest(seconds=seconds), deadline_s=20)
 
 
 async def test_a_torn_checkpoint_is_refused(

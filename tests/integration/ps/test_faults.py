@@ -198,7 +198,7 @@ async def test_a_server_that_is_away_is_tried_again_while_the_others_have_answer
     with pytest.raises(UnavailableError, match="PS 1"):
         await worker.push_pull(step(), {"t": IDS}, version=pulled.version)
     clients = servers.raw()
-    status = [await clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=5) for index in (0, 2)]
+    status = [await clients[index].call("Status", ps_pb2.StatusRequest(), deadline_s=20) for index in (0, 2)]
     assert [one.updates for one in status] == [1, 1]
 
 

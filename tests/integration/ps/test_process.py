@@ -38,7 +38,7 @@ def start() -> Iterator[Start]:
     yield start
     for process in processes:
         process.kill()
-        process.wait(10)
+        process.wait(30)
         assert process.stderr is not None
         process.stderr.close()
 
@@ -60,7 +60,7 @@ async def test_the_process_serves_and_stops_on_sigterm(start: Start, tmp_path: P
     assert await client.ensure_model({}, [], [TableSpec("t", 4)], OptimizerSpec("adam"), UpdateMode())
     assert (await client.pull({"t": np.arange(3)})).rows["t"].shape == (3, 4)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     await client.close()
 
 
@@ -72,7 +72,7 @@ async def test_another_process_takes_the_place_of_a_killed_one(start: Start, tmp
     assert await client.ensure_model(*model)
     rows = (await client.pull({"t": np.arange(3)})).rows["t"]
     first.kill()
-    assert first.wait(10) == -signal.SIGKILL
+    assert first.wait(30) == -signal.SIGKILL
     start(**settings(tmp_path))
     assert await client.ensure_model(*model)
     np.testing.assert_array_equal((await client.pull({"t": np.arange(3)})).rows["t"], rows)

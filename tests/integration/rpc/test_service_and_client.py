@@ -196,7 +196,7 @@ async def test_a_call_without_a_token_is_refused(address: str) -> None:
     try:
         async with grpc.aio.insecure_channel(address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(f"/{AGENT.full_name}/Capacity")(b"", timeout=5)
+                await channel.unary_unary(f"/{AGENT.full_name}/Capacity")(b"", timeout=20)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     finally:
         await server.stop(None)
@@ -258,7 +258,7 @@ async def test_garbage_is_refused_and_the_server_lives(address: str) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary(f"/{AGENT.full_name}/Launch")(
-                    b"\xff\xff\xff", timeout=5, metadata=(("authorization", "Bearer good"),)
+                    b"\xff\xff\xff", timeout=20, metadata=(("authorization", "Bearer good"),)
                 )
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (await client.call("Capacity", agent_pb2.CapacityRequest(), deadline_s=20)).slots == 7
@@ -286,7 +286,7 @@ async def test_frames_go_both_ways_without_protobuf(address: str) -> None:
     client = RpcClient(address, PS, "good")
     values = np.arange(1_000_000, dtype=np.float32)
     try:
-        header, buffers = decode_frame(await client.call("Pull", encode_frame(b"head", [values]), deadline_s=10))
+        header, buffers = decode_frame(await client.call("Pull", encode_frame(b"head", [values]), deadline_s=20))
         assert header == b"head"
         np.testing.assert_array_equal(np.frombuffer(buffers[0], np.float32), values * 2)
 

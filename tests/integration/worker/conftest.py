@@ -82,7 +82,7 @@ class Cluster:
         client = self.ps(index)
         while True:
             try:
-                await client.call("Status", ps_pb2.StatusRequest(), deadline_s=5)
+                await client.call("Status", ps_pb2.StatusRequest(), deadline_s=20)
                 return
             except Exception:
                 await asyncio.sleep(0.05)  # the process is starting; the test's timeout bounds this

@@ -144,7 +144,7 @@ async def on_cluster(
 
 
 async def _work(master: FakeMaster, parameters: Any, index: int = 0, *, start_version: int = 0) -> ExitReason:
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     session = Session(client, heartbeat_s=0.05, ps_generation=1, start_version=start_version)
     traces = TraceWriter(master.job_dir, f"worker-{index}.0")
 

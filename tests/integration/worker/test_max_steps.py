@@ -31,7 +31,7 @@ RECORDS = np.random.default_rng(5).normal(size=(200, 4)).round(3)
 
 
 async def versions(servers: Servers) -> list[int]:
-    pulled = [await client.call("Status", ps_pb2.StatusRequest(), deadline_s=5.0) for client in servers.raw()]
+    pulled = [await client.call("Status", ps_pb2.StatusRequest(), deadline_s=20.0) for client in servers.raw()]
     return [int(answer.version) for answer in pulled]
 
 

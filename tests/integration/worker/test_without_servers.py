@@ -94,7 +94,7 @@ async def test_open_tables_are_read_from_the_checkpoint_as_servers_have_them(
     await cluster.start_ps(2)
     await train(cluster, data, **model)
     for index in range(2):
-        await cluster.ps(index).call("Pin", ps_pb2.PinRequest(pin=1), deadline_s=5)
+        await cluster.ps(index).call("Pin", ps_pb2.PinRequest(pin=1), deadline_s=20)
     saved = await save(cluster, 2)
     served = await evaluate(cluster, evaluation(data, saved, PARAMETER_SERVERS, **model), data)
     cluster.ps_addresses = []

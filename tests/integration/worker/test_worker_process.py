@@ -85,7 +85,7 @@ async def test_a_job_from_training_to_an_export_that_plain_keras_loads(cluster: 
     assert sum(line["end"] - line["start"] for line in traces(cluster)) == 6 * RECORDS
 
     for index in range(2):
-        await cluster.ps(index).call("Pin", ps_pb2.PinRequest(pin=1), deadline_s=5)
+        await cluster.ps(index).call("Pin", ps_pb2.PinRequest(pin=1), deadline_s=20)
     for index, start in enumerate(range(0, RECORDS, 320)):
         master.add(TaskType.EVALUATION, Shard(str(data), start, start + 320), epoch=1, index=index)
     await master.until(lambda: len(master.reports) == 32 or master.failures)
@@ -152,7 +152,7 @@ async def test_a_worker_that_is_told_to_stop_returns_its_task(cluster: Cluster, 
     returned = sum(r.position - int(r.task_id.split(":")[3]) for r in master.returns)
     assert master.returns
     assert sum(line["end"] - line["start"] for line in traces(cluster)) == reported + returned
-    status = await cluster.ps(0).call("Status", ps_pb2.StatusRequest(), deadline_s=5)
+    status = await cluster.ps(0).call("Status", ps_pb2.StatusRequest(), deadline_s=20)
     assert status.version * 32 == reported + returned
 
 

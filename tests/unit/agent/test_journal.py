@@ -45,7 +45,7 @@ def test_what_an_earlier_agent_left_running_is_ended(tmp_path: Path, other: subp
     record = shim_record(status(0, ProcessState.RUNNING), other.pid)
     (found,) = recover(written(tmp_path / "j", record))
     assert (found.status.state, found.status.reason) == (ProcessState.EXITED, "launcher_lost")
-    assert other.wait(10) == -9
+    assert other.wait(30) == -9
 
 
 def test_a_process_that_has_the_number_of_an_old_one_is_let_be(

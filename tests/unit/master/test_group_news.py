@@ -10,6 +10,7 @@ from elasticdl_master import group_desk
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount
+from elasticdl_runtime.lifecycle import end_all
 from tests.unit.master.test_group_tasks import OWNER, OneMember
 
 pytestmark = pytest.mark.unit
@@ -89,7 +90,7 @@ async def test_that_somebody_waits_to_join_is_told_to_the_first_member_alone(mem
     assert (await first).regroup
     await members.turns()
     assert not other.done()
-    other.cancel()
+    await end_all(other)
 
 
 async def test_what_comes_next_is_told_to_the_first_member_alone(members: Members) -> None:
@@ -100,7 +101,7 @@ async def test_what_comes_next_is_told_to_the_first_member_alone(members: Member
     assert (await first).pin == 7
     await members.turns()
     assert not other.done()
-    other.cancel()
+    await end_all(other)
 
 
 async def test_that_the_end_of_a_task_was_heard_is_told_along_with_the_next_news(members: Members) -> None:

@@ -27,7 +27,7 @@ def train():
 
 thread = threading.Thread(target=train)
 thread.start()
-thread.join(10)
+thread.join(60)
 log.warning("asked", token="abc", url="postgres://me:hidden@host/db", header="Bearer abcdefghijkl", empty_token="")
 """
 OF_PROCESS = {"role": "worker", "job": "digits-1", "index": 3, "incarnation": 2}

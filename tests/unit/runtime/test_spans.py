@@ -37,7 +37,7 @@ def test_a_span_tells_what_its_thread_works_on_and_not_the_proof_of_the_lease() 
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     with spans.traced("read", "data"):
         pass
 
@@ -58,14 +58,14 @@ def test_a_span_that_is_open_at_the_end_tells_what_its_thread_works_on() -> None
         work.begin("t:0:1:0:16", "1.24.00ff00ff00ff00ff")
         with spans.span("compute", "step", details={"version": 3}):
             computes.set()
-            over.wait(10)
+            over.wait(60)
 
     thread = threading.Thread(target=train)
     thread.start()
-    assert computes.wait(10)
+    assert computes.wait(60)
     told = recorded()
     over.set()
-    thread.join(10)
+    thread.join(60)
     assert told == [("compute", {"task": "t:0:1:0:16", "lease": "1.24", "version": 3})]
 
 

@@ -66,7 +66,7 @@ class MeetingMaster(FakeMaster):
 async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path: Path) -> None:
     master = MeetingMaster(tmp_path)
     await master.start()
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
     book, taken = Book(StepCourse(1, RECORDS)), list[str]()
     try:
@@ -98,7 +98,7 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
     """A member speaks between two steps, and meets its master many times in a long one."""
     master = MeetingMaster(tmp_path)
     await master.start()
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
     book = Book(StepCourse(1, RECORDS))
     try:

@@ -24,9 +24,9 @@ async def test_results_and_errors_reach_the_thread() -> None:
             raise ValueError(f"{number} is negative")
         return 2 * number
 
-    assert await asyncio.to_thread(lambda: executor.submit(double(21)).result(10)) == 42
+    assert await asyncio.to_thread(lambda: executor.submit(double(21)).result(60)) == 42
     with pytest.raises(ValueError, match="-1 is negative"):
-        await asyncio.to_thread(lambda: executor.submit(double(-1)).result(10))
+        await asyncio.to_thread(lambda: executor.submit(double(-1)).result(60))
     assert not executor._running
 
 
@@ -109,7 +109,7 @@ def test_who_waits_for_a_loop_that_is_closed_before_its_turn_is_told() -> None:
     future = executor.submit(run())
     loop.close()
     with pytest.raises(concurrent.futures.CancelledError):
-        future.result(10.0)
+        future.result(60.0)
     with pytest.raises(RuntimeError, match="closed"):
         executor.submit(run())
     assert ran == []

@@ -41,7 +41,7 @@ def add_training(master: FakeMaster, spec: JobSpec, epochs: int = 1) -> int:
 async def work(master: FakeMaster, parameters: Any, *, index: int = 0, framework: Any = None) -> ExitReason:
     """One worker, as its process runs it, without the process; by default of TensorFlow."""
     framework = framework or TensorFlowFramework()
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     session = Session(client, heartbeat_s=0.05, ps_generation=1)
     traces, loop = TraceWriter(master.job_dir, f"worker-{index}.0"), asyncio.get_running_loop()
 

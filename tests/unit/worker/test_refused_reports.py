@@ -48,7 +48,7 @@ class DeafMaster(FakeMaster):
 async def _report(master: FakeMaster, result: Any, account: TaskAccount | None = None) -> None:
     await master.start()
     master.add(TaskType.EVALUATION, Shard("a", 0, 10))
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     try:
         session = Session(client, short_task_s=math.inf)
         lease = await asyncio.to_thread(session.lease_task)
@@ -91,7 +91,7 @@ async def test_a_member_that_is_not_heard_leaves(
     monkeypatch.setattr(attending, "_LEAST_S", 0.0)
     master = DeafMaster(make_spec(), tmp_path)
     await master.start()
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     session = Session(client, heartbeat_s=0.0)
     attendance = Attendance(client, session, "worker-0.0", b"here", lambda why: None)
     attendance.start()
@@ -117,7 +117,7 @@ async def test_text_that_is_not_unicode_is_escaped_on_its_way(make_spec: Any, tm
 
     failing = FakeMaster(make_spec(), tmp_path)
     await failing.start()
-    client = MasterClient(failing.address, lambda: "token", patience_s=10)
+    client = MasterClient(failing.address, lambda: "token", patience_s=60)
     session = Session(client)
     await asyncio.to_thread(session.fail, None, ValueError(f"no file {BYTES}"))
     await client.close()

@@ -26,7 +26,7 @@ async def opened(spec: Any, folder: Path, short_task_s: float) -> AsyncIterator[
     await master.start()
     for index in range(6):
         master.add(TaskType.TRAINING, Shard("a", 10 * index, 10 * index + 10), epoch=0, index=index)
-    client = MasterClient(master.address, lambda: "token", patience_s=10)
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
     yield master, Session(client, short_task_s=short_task_s)
     await client.close()
     await master.stop()
