@@ -120,6 +120,7 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
         await client.close()
         await master.stop()
     assert [ended for ended in master.ended if ended] == [[token]]
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "it leaves nothing that waits"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import structlog
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.group.member import Book, GroupWishes
 from elasticdl_core.group.steps import Entry
+from elasticdl_runtime.lifecycle import end_all
 from elasticdl_worker.group.entries import entry_of, take_news
 from elasticdl_worker.master.client import MasterClient, WorkerDirective
 from elasticdl_worker.master.group_client import SpokenReport, Standing, Told, WrittenShare, meet
@@ -70,18 +71,17 @@ class Attendance:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
             urgent = self._loop.create_task(self._urgent.wait(), name="news for the master")
-            await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
-            if not urgent.done():  # else the master waits for it, and perhaps all members do
-                await asyncio.wait({urgent}, timeout=max(0.0, _LEAST_S - (self._loop.time() - began)))
-            urgent.cancel()
+            try:
+                await asyncio.wait({call, urgent}, return_when=asyncio.FIRST_COMPLETED)
+                if not urgent.done():  # else the master waits for it, and perhaps all members do
+                    await asyncio.wait({urgent}, timeout=max(0.0, _LEAST_S - (self._loop.time() - began)))
+            finally:
+                urgent.cancel()
 
     async def close(self) -> None:
         """Meets the master no more."""
         running = [self._running] if self._running is not None else []
-        ended: list[asyncio.Task[None]] = [*running, *self._calls]
-        for task in ended:
-            task.cancel()
-        await asyncio.gather(*ended, return_exceptions=True)
+        await end_all(*running, *self._calls)
 
     async def _meet(self) -> None:
         try:
