@@ -91,6 +91,7 @@ def make_job(directory: Path, module: str, records: Any, *, features: str = "tf.
         "shuffle": False,
         "embedding_threshold_bytes": 0,
         "log_loss_steps": 1,
+        "export_formats": "keras",
     }
     return JobSpec.from_mapping(base | fields)
 

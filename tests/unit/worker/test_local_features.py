@@ -30,7 +30,8 @@ def run(spec: Any, output: Path) -> Events:
 
 
 def test_ids_without_a_bound_train_and_export(make_spec: Any, more_clicks: Path, tmp_path: Path) -> None:
-    spec = make_spec(model_def="words.CustomModel", num_epochs=8, validation_data=str(more_clicks))
+    fields = {"model_def": "words.CustomModel", "validation_data": str(more_clicks), "export_formats": "auto"}
+    spec = make_spec(**fields, num_epochs=8)
     done = run(spec, tmp_path)[-1]
     assert done["metrics"]["auc"] > 0.6
     names = {entry["name"] for entry in done["artifacts"]}

@@ -48,6 +48,7 @@ def test_the_listing_of_the_article_runs(
         minibatch_size=16,
         num_epochs=12,
         optimizer_params={"lr": 0.02},
+        export_formats="auto",
     )
     run_local(spec, tmp_path, events.append)
     done = events[-1]

@@ -43,6 +43,7 @@ def make_spec(clicks: Path) -> Any:
             "num_minibatches_per_task": 4,
             "shuffle": False,
             "embedding_threshold_bytes": 0,
+            "export_formats": "safetensors",  # a program takes a second, more than most of these jobs
         }
         return JobSpec.from_mapping(base | fields)
 

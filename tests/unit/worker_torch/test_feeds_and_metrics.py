@@ -660,7 +660,7 @@ def test_the_loader_of_the_document_works_without_elasticdl(make_spec: Any, tmp_
     (lines,) = re.findall(r"Without ElasticDL:\n\n```python\n(.*?)```", document, re.DOTALL)
     data = tmp_path / "values.csv"
     data.write_text("0.5,1.0,-2.0,0.25\n" * 64)
-    fields = {"training_data": str(data), "model_def": "grouped.net", "max_steps": 1}
+    fields = {"training_data": str(data), "model_def": "grouped.net", "max_steps": 1, "export_formats": "auto"}
     run_local(make_spec(**fields), tmp_path / "export", lambda event: None)
     before = "import torch\nfrom grouped import Net\nfeatures = torch.randn(5, 3)\n"
     after = (
@@ -726,8 +726,8 @@ def test_the_note_of_an_export_says_how_its_program_is_called(
     (tmp_path / "zoo" / "called.py").write_text(source)
     (tmp_path / "values.csv").write_text("a,b\n" + "1.0,2.0\n" * 64)
     fields = {"model_zoo": str(tmp_path / "zoo"), "model_def": "called.forward", "max_steps": 1}
-    data = str(tmp_path / "values.csv")
-    spec = make_spec(**fields, training_data=data, validation_data="", prediction_data="", data_reader_params={})
+    data = {"training_data": str(tmp_path / "values.csv"), "validation_data": "", "prediction_data": ""}
+    spec = make_spec(**fields, **data, data_reader_params={}, export_formats="pt2")
     run_local(spec, tmp_path / "export", lambda event: None)
     note = json.loads((tmp_path / "export" / "README.json").read_text())["formats"]["pt2"]
     file, _, call = note.partition(": ")
@@ -742,7 +742,7 @@ def test_the_note_of_an_export_says_how_its_program_is_called(
 @pytest.mark.timeout(400)  # another process imports PyTorch, on a loaded machine
 @pytest.mark.parametrize("model", ["deepfm", "open_tables"])
 def test_an_export_is_used_without_elasticdl(model: str, make_spec: Any, tmp_path: Path) -> None:
-    spec = make_spec(model_def=f"clicks.{model}", prediction_data="")
+    spec = make_spec(model_def=f"clicks.{model}", prediction_data="", export_formats="auto")
     events: list[dict[str, Any]] = []
     run_local(spec, tmp_path, events.append)
     names = [Path(one["path"]).name for one in events[-1]["artifacts"]]

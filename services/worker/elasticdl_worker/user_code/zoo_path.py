@@ -90,11 +90,13 @@ def _forget(zoo: Path) -> None:
 def _modules_of(zoo: Path) -> dict[str, ModuleType]:
     found = {}
     for name, module in list(sys.modules.items()):
+        if name in _present.before:  # thousands
+            continue
         folders = getattr(module, "__path__", None)  # of no such kind in the odd modules that PyTorch makes
         places = [getattr(module, "__file__", None) or "", *(folders if isinstance(folders, Iterable) else ())]
-        if name in _present.before or any("site-packages" in place for place in places):
-            continue
-        if any(place == str(zoo) or place.startswith(f"{zoo}/") for place in places):
+        if not any("site-packages" in place for place in places) and any(
+            place == str(zoo) or place.startswith(f"{zoo}/") for place in places
+        ):
             found[name] = module
     return found
 
