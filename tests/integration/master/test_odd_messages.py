@@ -88,7 +88,10 @@ async def door(make_job: Any) -> AsyncIterator[MasterDoor]:
     job: Job = await make_job(num_epochs=1000)
     job.processes.gate.clear()
     job.start_master()
-    await job.api.pulse.until(lambda: any(worker.held for worker in job.processes.workers.values()))
+    # Its master tells the api later than it gives the first task away.
+    await job.api.pulse.until(
+        lambda: job.api.state is JobState.RUNNING and any(one.held for one in job.processes.workers.values())
+    )
     (process,) = job.processes.living(Role.WORKER)
     token = issue(SECRET, job.api.job_id, Role.WORKER, process.index, process.incarnation)
     address = f"unix:{job.folder}/master-0.sock"
