@@ -114,6 +114,12 @@ class Servers:
 StartServers = Callable[[int], Awaitable[Servers]]
 
 
+@pytest.fixture(autouse=True)
+def _patient_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers, workers and master share a slow machine; a master would try again what a test tries once."""
+    monkeypatch.setattr("elasticdl_master.parameter_servers._STATUS_DEADLINE_S", 60.0)
+
+
 @pytest.fixture
 async def start_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StartServers]:
     started: list[Servers] = []
