@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ import numpy as np
 from elasticdl.submission import prepare
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
+from elasticdl_core.places import is_url
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.limits import Limits
+from elasticdl_runtime.object_store import ObjectStore
 from elasticdl_worker.local import run_local
 from tests.differential.processes import RealProcesses, forget
 from tests.fakes.internal_api import InternalApi
@@ -57,6 +59,7 @@ SECRET = "5" * 64
 _numbers = itertools.count()
 Weights = dict[str, np.ndarray[Any, Any]]
 Evaluations = tuple[Mapping[str, float], ...]
+During = Callable[[InternalApi, RealProcesses], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,8 @@ class Bench:
         events: list[dict[str, Any]] = []
         try:
             prepared = JobSpec.from_mapping(prepare(spec))
-            run_local(prepared, place / "out", events.append)
+            run_local(prepared, prepared.output or place / "out", events.append)
+            fetch(prepared.output, place / "out")
         except ElasticDLError as error:
             return Outcome(error=(readable(error.message, place), readable(error.fix, place)))
         except Exception as error:  # what a user would see as a traceback of ours
@@ -231,21 +235,25 @@ class Bench:
             ),
         )
 
-    def cluster(self, row: Row, *, workers: int, alike: bool = False, **fields: Any) -> Outcome:
-        """Trains with a master, as many PS as workers, and workers."""
+    def cluster(
+        self, row: Row, *, workers: int, alike: bool = False, during: During | None = None, **fields: Any
+    ) -> Outcome:
+        """Trains with a master, as many PS as workers, and workers; ``during`` it something else may be done."""
         place = self._place()
         spec = self._spec(row, place, alike=alike, **({"num_ps": workers} if workers > 1 else {}), **fields)
-        return asyncio.run(self._job(row, spec, place, workers))
+        return asyncio.run(self._job(row, spec, place, workers, during))
 
-    def group(self, row: Row, *, members: int = 2, microbatches: int = 2, **fields: Any) -> Outcome:
+    def group(
+        self, row: Row, *, members: int = 2, microbatches: int = 2, during: During | None = None, **fields: Any
+    ) -> Outcome:
         """Trains with a master and a group, each of whose steps is a minibatch of the local run in small pieces."""
         place = self._place()
         group = {"distribution_strategy": "AllReduceStrategy", "microbatches": microbatches, "max_workers": members}
         spec = self._spec(row, place, alike=False, **{**group, **fields})
         del spec["num_ps"]
-        return asyncio.run(self._job(row, spec, place, members))
+        return asyncio.run(self._job(row, spec, place, members, during))
 
-    async def _job(self, row: Row, spec: dict[str, Any], place: Path, workers: int) -> Outcome:
+    async def _job(self, row: Row, spec: dict[str, Any], place: Path, workers: int, during: During | None) -> Outcome:
         job_id = f"diff-{next(_numbers)}"
         async with InternalApi(job_id, spec) as api:
             api.target = workers
@@ -270,6 +278,8 @@ class Bench:
             )
             running = asyncio.create_task(runner.run())
             try:
+                if during is not None:
+                    await during(api, processes)
                 if not (await asyncio.wait({running}, timeout=JOB_S))[0]:
                     return Outcome(error=(f"{HUNG}: {api.state}, {json.dumps(api.status)[:2000]}", waiting()))
                 running.result()
@@ -277,6 +287,7 @@ class Bench:
                 running.cancel()
                 await asyncio.wait({running}, timeout=JOB_S)
                 await processes.close()
+        fetch(spec.get("output", ""), place / "job" / "artifacts" / "model")
         return outcome_of(api, place)
 
     def _place(self) -> Path:
@@ -301,6 +312,16 @@ class Bench:
             **fields,
         }
         return {name: value for name, value in spec.items() if value is not None}
+
+
+def fetch(output: str, folder: Path) -> None:
+    """Copies what a job has put into a store, but for its checkpoints."""
+    if not is_url(output):
+        return
+    store = ObjectStore(output)
+    for name in store.sizes():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(store.read(name))
 
 
 def waiting() -> str:

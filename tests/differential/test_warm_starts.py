@@ -51,10 +51,10 @@ def heads(framework: str, *, extra: bool, frozen: bool = False, optimizer: str =
     return Row("warm_torch", source, "groups", {"export_formats": "safetensors"}, tolerance=1e-5)
 
 
-def begun(bench: Bench, row: Row, first: Outcome) -> dict[str, Outcome]:
-    """A row that begins with what a job left, in every way."""
+def begun(bench: Bench, row: Row, first: Outcome, place: str = "") -> dict[str, Outcome]:
+    """A row that begins with what a job left, there or at a place of its own, in every way."""
     assert first.error == ("", "")
-    given = {"checkpoint_dir_for_init": str(first.checkpoints), "num_epochs": 1}
+    given = {"checkpoint_dir_for_init": place or str(first.checkpoints), "num_epochs": 1}
     return {
         "--local": bench.local(row, **given),
         "parameter servers": bench.cluster(row, workers=1, **given),

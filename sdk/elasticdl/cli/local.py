@@ -36,6 +36,7 @@ from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
+from elasticdl_core.places import check_places
 from elasticdl_runtime.hashing import HASHING
 from elasticdl_runtime.waiting_threads import waiting_variables
 
@@ -61,6 +62,7 @@ def run_local(
         take: is given the final report of a run that succeeded.
     """
     spec = JobSpec.from_mapping(prepared)
+    check_places(spec, None)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
     require("`--local`", "worker", resolve_framework(Path(spec.model_zoo), spec), *parquet)
     output = spec.output or str(Path("output").absolute())

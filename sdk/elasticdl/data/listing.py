@@ -43,7 +43,7 @@ def files_of(fs: Any, path: str) -> Iterator[str]:
         parts = path.split("/")
         literal = next(number for number, part in enumerate(parts) if is_pattern(part))
         yield from _matching(fs, "/".join(parts[:literal]), parts[literal:])
-    elif fs.isdir(path):
+    elif tried(lambda: fs.isdir(path)):
         yield from _below(fs, path.rstrip("/"))
     else:
         tried(lambda: fs.info(path))

@@ -7,7 +7,6 @@ import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -252,14 +251,14 @@ class ServerOperations:
 
     async def _save(self, save: do.Save, generation: int) -> Manifest:
         directory = await asyncio.to_thread(self._directory.prepare, self._machine.version.present)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._directory.abandon, directory)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(asyncio.to_thread, self._directory.abandon, directory)
             manifest = await self._write(save, directory)
             await self._commit(manifest, generation, undo)
         return manifest
 
-    async def _write(self, save: do.Save, directory: Path) -> Manifest:
-        parts = await self._control.save(str(directory), one_version=self._has_rounds)
+    async def _write(self, save: do.Save, directory: str) -> Manifest:
+        parts = await self._control.save(directory, one_version=self._has_rounds)
         if parts.ended:
             save = self._machine.epochs.advanced(save, parts.ended)
         description, book = self._machine.gate.description, self._machine.checkpoints.book
@@ -267,7 +266,7 @@ class ServerOperations:
         manifest: Manifest = {
             **self._provenance,
             "version": parts.version,
-            "directory": str(directory),
+            "directory": directory,
             "kind": kind,
             "created_at": time.time(),
             "num_ps": len({file["ps"] for file in parts.files}),
@@ -286,7 +285,7 @@ class ServerOperations:
         failpoint("master.after_manifest_written")
         return manifest
 
-    async def _commit(self, manifest: Manifest, generation: int, undo: contextlib.ExitStack) -> None:
+    async def _commit(self, manifest: Manifest, generation: int, undo: contextlib.AsyncExitStack) -> None:
         async for _ in Attempts(_BACKOFF):
             if generation != self._machine.servers.generation:
                 raise UnavailableError("a PS was lost while the checkpoint was being committed", fix="it is repeated")
@@ -299,7 +298,7 @@ class ServerOperations:
             except UnavailableError as error:
                 _log.warning("the api is away", wanted="commit", error=error.message)
             except ElasticDLError:
-                kept.close()
+                await kept.aclose()
                 raise
 
 

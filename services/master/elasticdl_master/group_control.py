@@ -159,9 +159,9 @@ class GroupControl:
         self._orders += 1
         number = self._machine.setup.epoch * 1_000_000 + self._orders
         desk.shares.clear()
-        target, handed_in = Path(directory), self._handed_in
-        folder = target if handed_in is None else handed_in.folder(target)
-        desk.save = {"order": number, "directory": str(folder), "generation": orders.generation}
+        handed_in = self._handed_in
+        folder = directory if handed_in is None else str(handed_in.folder(Path(directory)))
+        desk.save = {"order": number, "directory": folder, "generation": orders.generation}
         desk.refresh()
         try:
             size = desk.report.bytes if desk.report is not None else 0
@@ -169,12 +169,12 @@ class GroupControl:
             await self._until(lambda: self._is_saved(orders.generation), patience_s, "write a checkpoint")
             shares = [desk.shares[rank] for rank in sorted(desk.shares)]
             if handed_in is not None:
-                await asyncio.to_thread(handed_in.take, shares, target)
+                await asyncio.to_thread(handed_in.take, shares, Path(directory))
         finally:
             desk.save = None
             desk.refresh()
             if handed_in is not None:
-                await asyncio.to_thread(handed_in.remove, target)
+                await asyncio.to_thread(handed_in.remove, Path(directory))
         return self._parts(shares)
 
     async def close(self) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_core.places import Reach
+from elasticdl_core.places import Reach, is_url, join_place
 from elasticdl_master.copied_files import copy_verified
 from elasticdl_runtime.checkpoint_directory import commit_manifest
-from elasticdl_runtime.places import require_reach
+from elasticdl_runtime.object_store import ObjectStore
+from elasticdl_runtime.places import require_place
 from elasticdl_runtime.safe_files import read_regular
 from elasticdl_runtime.stored_checkpoints import MANIFEST, MAX_MANIFEST_BYTES, find_checkpoint, read_manifest
 from elasticdl_runtime.tree_removal import remove_tree
@@ -51,7 +52,7 @@ def find_kept(job_dir: Path, reach: Reach | None = None) -> Manifest | None:
             f"{folder / _NAMED} cannot be read: {error}",
             fix="submit the job again: it cannot go on without this file",
         ) from None
-    require_reach(place, reach)
+    require_place(place, reach)
     return read_manifest(named, place)
 
 
@@ -89,17 +90,23 @@ def keep(manifest: Manifest, job_dir: Path) -> Manifest:
 
     Raises:
         DataError: a file is missing or damaged, or cannot be written.
+        UnavailableError: the store that it is in does not answer.
     """
-    folder, source = job_dir / _FOLDER, Path(manifest["directory"])
-    if folder == source:
+    folder, source = job_dir / _FOLDER, manifest["directory"]
+    if str(folder) == source:
         return manifest
     remove_tree(folder)  # what an earlier master began
     try:
         folder.mkdir(parents=True)
         for file in manifest["files"]:
             name = file["name"]
-            if not copy_verified(source, name, folder / Path(name).name, file["size"], file["sha256"]):
-                raise DataError(f"{source / name} is damaged", fix="give another checkpoint_dir_for_init")
+            target, size, digest = folder / Path(name).name, file["size"], file["sha256"]
+            if is_url(source):
+                whole = ObjectStore(source).fetch(name, target, size, digest)
+            else:
+                whole = copy_verified(Path(source), name, target, size, digest)
+            if not whole:
+                raise DataError(f"{join_place(source, name)} is damaged", fix="give another checkpoint_dir_for_init")
         kept: Manifest = {**manifest, "directory": str(folder)}
         commit_manifest(kept)
     except FileNotFoundError as error:

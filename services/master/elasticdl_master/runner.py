@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -158,7 +157,7 @@ class JobRunner:
         queue = self._make_queue(lease.epoch)
         stack.push_async_callback(queue.close)
         files.confine(lease.reach)
-        code = await startup.find_code(lease.spec, lease.reach)
+        code = await startup.find_code(lease)
         self._processes = Processes(self._settings, lease.spec, self._launcher, self._tell, code.framework)
         chooser = StrategyChooser(
             self._settings, self._api, self._outbox, self._patience, self._processes, lambda: self._is_wanted
@@ -187,7 +186,7 @@ class JobRunner:
         machine = JobMachine(setup, limits)
         servers = spec.num_ps if spec.has_servers else 0
         addresses = [self._processes.address(Role.PS, index) for index in range(servers)]
-        root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else settings.job_dir / "checkpoints"
+        root = spec.checkpoint_dir or settings.job_dir / "checkpoints"
         checkpoints = CheckpointDirectory(root, settings.job_id, reach)
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})

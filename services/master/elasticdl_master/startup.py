@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -17,7 +18,7 @@ from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.strategy import StrategyChoice
-from elasticdl_core.places import Reach
+from elasticdl_core.places import Reach, stores_written
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.job_lease import JobLease
@@ -29,10 +30,12 @@ from elasticdl_master.settings import MasterSettings
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
-from elasticdl_runtime.places import require_reach
+from elasticdl_runtime.object_store import try_out
+from elasticdl_runtime.places import require_place, require_reach
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 
 _PAUSE_S = 1.0
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -83,16 +86,15 @@ class Startup:
                 _log.info("waiting for the job", reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
-    async def find_code(self, spec: JobSpec, reach: Reach | None) -> FoundCode:
+    async def find_code(self, lease: JobLease) -> FoundCode:
         """Fetches the code, and looks at the model module without running it.
 
-        Args:
-            spec: the job.
-            reach: what it may touch, links followed as they lead now; None for everything.
+        Places are judged by where links lead now, and stores are tried out when the job begins.
 
         Raises:
             FencedError: a newer master took over.
         """
+        spec, reach = lease.spec, lease.reach
         zoo, initial, output = Path(spec.model_zoo), None, ""
         try:
             zoo = await asyncio.to_thread(require_reach, await self._code_of(spec), reach)
@@ -100,11 +102,13 @@ class Startup:
                 check_model_module, zoo, spec, reach=reach, workers_see=os.path.exists
             )
             if spec.checkpoint_dir_for_init:
-                initial = await asyncio.to_thread(self._find_initial, spec.checkpoint_dir_for_init, reach)
+                initial = await self._ask_store(lambda: self._find_initial(spec.checkpoint_dir_for_init, reach))
             if spec.output:
-                output = str(await asyncio.to_thread(require_reach, spec.output, reach, writing=True))
+                output = await asyncio.to_thread(require_place, spec.output, reach, writing=True)
             if spec.checkpoint_dir:
-                await asyncio.to_thread(require_reach, spec.checkpoint_dir, reach, writing=True)
+                await asyncio.to_thread(require_place, spec.checkpoint_dir, reach, writing=True)
+            if lease.plan is None and (urls := stores_written(spec)):
+                await self._ask_store(lambda: try_out(urls))
         except FencedError:
             raise
         except ElasticDLError as error:
@@ -125,7 +129,8 @@ class Startup:
                 await asyncio.to_thread(keep_in_mind, code.initial, self._settings.job_dir)
                 return code
             require_room(code.initial, int(spec.worker_memory_mib * Limits().memory_limit))
-            kept = await asyncio.to_thread(keep, code.initial, self._settings.job_dir)
+            initial = code.initial
+            kept = await self._ask_store(lambda: keep(initial, self._settings.job_dir))
         except ElasticDLError as error:
             return dataclasses.replace(code, problem=error)
         return dataclasses.replace(code, initial=kept)
@@ -168,6 +173,10 @@ class Startup:
 
     def _find_initial(self, path: str, reach: Reach | None) -> Manifest:
         return find_kept(self._settings.job_dir, reach) or find_checkpoint(path, reach)
+
+    async def _ask_store(self, work: Callable[[], T]) -> T:
+        """Reads or tries something in a thread, and waits as long as the store that it lies in is away."""
+        return await self._patience.until_works("the store", lambda: asyncio.to_thread(work), "store")
 
     async def _code_of(self, spec: JobSpec) -> Path:
         if not spec.model_bundle:

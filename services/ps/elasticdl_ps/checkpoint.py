@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl_core.errors import ConflictError
+from elasticdl_core.errors import ConflictError, DataError, PermissionDeniedError, UnavailableError
 from elasticdl_core.model import DenseKind
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer
@@ -52,13 +51,13 @@ def save_partition(
         The version, the header, and the file, which is fsynced and renamed.
 
     Raises:
-        ConflictError: there is no model, a checkpoint is being written, or the disk is full or cannot be written.
+        ConflictError: there is no model, a checkpoint is being written, or the disk or the store takes no more.
     """
     snapshot = snapshot or partition.snapshot()
     failpoint("ps.after_snapshot")
     try:
         header = _header(snapshot, index, num_ps)
-        with PartWriter(Path(directory), f"ps-{index:05d}-of-{num_ps:05d}.ckpt", header) as writer:
+        with PartWriter(directory, f"ps-{index:05d}-of-{num_ps:05d}.ckpt", header) as writer:
             for section, value in enumerate(snapshot.dense):
                 writer.write_dense(section, value.values)
             for number, table in enumerate(snapshot.tables):
@@ -70,6 +69,8 @@ def save_partition(
             f"cannot write the checkpoint in {directory}: {error.strerror or error}",
             fix="free space there, or choose another --checkpoint_dir",
         ) from None
+    except (UnavailableError, PermissionDeniedError, DataError) as error:  # of a store, which this PS has asked again
+        raise ConflictError(error.message, fix=error.fix) from None
     finally:
         partition.release(snapshot)
 

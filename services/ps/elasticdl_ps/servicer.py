@@ -20,6 +20,7 @@ import structlog
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.meters import MeterKey
 from elasticdl_core.model import DenseSpec, TableSpec, UpdateMode
+from elasticdl_core.places import is_url
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import codec
@@ -325,8 +326,10 @@ def _require_member(caller: Claims) -> None:
 
 
 def _require_absolute(directory: str) -> None:
-    if not directory.startswith("/") or "\0" in directory:
-        raise InvalidInputError(f"{directory!r} is not an absolute path", fix="send the checkpoint's absolute path")
+    if not (directory.startswith("/") or is_url(directory)) or "\0" in directory:
+        raise InvalidInputError(
+            f"{directory!r} is not an absolute path", fix="send the checkpoint's absolute path, or its URL"
+        )
 
 
 def _require_names(files: Iterable[ps_pb2.SavedFile]) -> None:

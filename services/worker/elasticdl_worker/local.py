@@ -38,12 +38,14 @@ from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import records_per_update, words_of_updates
 from elasticdl_core.job.ways import refuse_locally
 from elasticdl_core.json_numbers import to_json
+from elasticdl_core.places import is_url, join_place
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
 from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out, words
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import TrainingRules, check_trained, success_reason
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_runtime.memory import keep_large_blocks
+from elasticdl_runtime.object_store import try_out
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 from elasticdl_worker import framework_environment
 from elasticdl_worker.group.alone import steps_of
@@ -65,8 +67,8 @@ from elasticdl_worker.trainers.in_group import make_replica
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
-from elasticdl_worker.trainers.other_tasks import module_apart
-from elasticdl_worker.trainers.output_files import OutputFile
+from elasticdl_worker.trainers.other_tasks import export_to, module_apart
+from elasticdl_worker.trainers.output_files import OutputFile, delivered, output_folder
 from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
@@ -89,7 +91,7 @@ def main(arguments: list[str]) -> int:
         spec = JobSpec.from_mapping(json.loads(text))
         # The user's own prints must not get between the JSON lines.
         with contextlib.redirect_stdout(sys.stderr):
-            run_local(spec, Path(parsed.output or spec.output or "output"), emit)
+            run_local(spec, parsed.output or spec.output or "output", emit)
     except ElasticDLError as error:
         shown = error.traceback if isinstance(error, UserCodeError) else ""
         emit({"event": "error", "message": error.message, "fix": error.fix, "traceback": shown})
@@ -102,12 +104,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
+def run_local(spec: JobSpec, output: str | Path, emit: Emit) -> None:
     """Runs a job in this process.
 
     Args:
         spec: the job; ``model_zoo`` must be a directory.
-        output: where the exported model, or the predictions, go.
+        output: where the exported model, or the predictions, go: a folder, or a URL of a store.
         emit: gets the events of the module's docstring.
 
     Raises:
@@ -116,6 +118,9 @@ def run_local(spec: JobSpec, output: Path, emit: Emit) -> None:
     if not spec.model_zoo:
         raise InvalidInputError("a local run needs the model zoo as a directory", fix="give --model_zoo DIR")
     refuse_locally(spec)
+    output = str(output)
+    writes = spec.type is not JobType.EVALUATION
+    try_out(place for place in (output, spec.checkpoint_dir) if writes and is_url(place))
     from elasticdl_worker.trainers.choosing import load_framework  # which imports it
 
     if spec.checkpoint_dir_for_init:
@@ -183,7 +188,7 @@ class _LocalRun:
         self._validation_skips = Skips()
         self._readers: dict[str, DataReader] = {}
 
-    def train(self, output: Path) -> None:
+    def train(self, output: str) -> None:
         """Trains, evaluates at the end of each epoch (or every N steps), exports."""
         spec, module = self._spec, self._module
         module.need("loss")
@@ -266,7 +271,7 @@ class _LocalRun:
         if spec.by_group and not spec.fuses and spec.microbatches_per_step > 1:
             group = LocalGroup(self._framework, spec, self._module)
             if spec.checkpoint_dir_for_init:
-                group.restore(Path(spec.checkpoint_dir_for_init))
+                group.restore(spec.checkpoint_dir_for_init)
             return _Course(group.reader, group, functools.partial(self._in_parts, group))
         reader = self._reader(spec.training_data)
         source = self._source(reader, Mode.TRAINING)
@@ -350,7 +355,7 @@ class _LocalRun:
         metrics = evaluate(0) if evaluate else {}
         self._emit({"event": "done", "artifacts": [], "metrics": metrics, "records": 0, "steps": 0} | self._ended())
 
-    def predict(self, output: Path) -> None:
+    def predict(self, output: str) -> None:
         """Predicts with a checkpoint."""
         from elasticdl_worker.trainers.prediction_trial import try_outputs
         from elasticdl_worker.trainers.predictions import PredictionWriter
@@ -406,7 +411,7 @@ class _LocalRun:
         formats = self._rules.export_formats if spec.type is JobType.TRAINING else ()
         trainer = self._framework.prepare_local(Preparation(spec, self._module, source, self._callbacks, formats))
         if spec.checkpoint_dir_for_init:
-            trainer.restore(Path(spec.checkpoint_dir_for_init))
+            trainer.restore(spec.checkpoint_dir_for_init)
         return trainer
 
     def _minibatches(
@@ -467,11 +472,14 @@ class _LocalRun:
 
         return evaluate
 
-    def _export(self, trainer: LocalSteps | LocalGroup, output: Path) -> list[OutputFile]:
+    def _export(self, trainer: LocalSteps | LocalGroup, output: str) -> list[OutputFile]:
         formats = self._rules.export_formats
-        return trainer.export(output, formats) if formats else []
+        if not formats:
+            return []
+        with output_folder(output) as folder:
+            return delivered(trainer.export(folder, formats), output)
 
-    def _export_best(self, manifest: Manifest, reader: DataReader, output: Path) -> list[OutputFile]:
+    def _export_best(self, manifest: Manifest, reader: DataReader, output: str) -> list[OutputFile]:
         """Exports the model of the best evaluation from its checkpoint, as a cluster does."""
         formats = list(self._rules.export_formats)
         if not formats:
@@ -480,16 +488,16 @@ class _LocalRun:
             {
                 "checkpoint_directory": manifest["directory"],
                 "manifest": manifest,
-                "output": str(output / BEST),
+                "output": join_place(output, BEST),
                 "formats": formats,
             },
             self._spec,
-            output,
+            Path(),
             self._declared,
         )
         source = self._source(reader, Mode.TRAINING)
         with module_apart(self._framework, self._spec, self._module) as module:
-            files = self._framework.export_checkpoint(module, source, request, self._spec.seed)
+            files = export_to(self._framework, module, source, request, self._spec.seed)
         return [{**file, "name": f"{BEST}/{file['name']}"} for file in files]
 
     def _ended(self) -> dict[str, object]:

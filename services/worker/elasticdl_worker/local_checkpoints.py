@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import structlog
 
@@ -13,6 +12,7 @@ from elasticdl_core.best_evaluation import BEST, marked_best
 from elasticdl_core.checkpoint_manifest import BestMark, Manifest, ManifestFile, Provenance
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
+from elasticdl_core.places import join_place
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_worker.group.state_files import CheckpointPart
 
@@ -36,7 +36,7 @@ class LocalCheckpoints:
     def __init__(
         self,
         spec: JobSpec,
-        output: Path,
+        output: str,
         take: Callable[[], CheckpointPart],
         version: int,
         columns: Sequence[str] | None,
@@ -50,7 +50,7 @@ class LocalCheckpoints:
             code=spec.model_zoo,
         )
         self._provenance = provenance
-        root = Path(spec.checkpoint_dir) if spec.checkpoint_dir else output / _LEFT_FREE
+        root = spec.checkpoint_dir or join_place(output, _LEFT_FREE)
         self._directory = CheckpointDirectory(root, provenance["job_id"])
         self._kept: list[Manifest] = []
         self._begun_at = version
@@ -84,13 +84,14 @@ class LocalCheckpoints:
 
         Raises:
             OSError: the disk does not allow it.
+            ElasticDLError: the store does not.
         """
         if self._kept and self._kept[-1]["version"] == version:
             there = self._kept[-1]
             there["kind"] = kind if kind != BEST else there["kind"]
             if best is not None:
                 there["best"] = best
-            commit_manifest(there)
+            commit_manifest(there, again=True)
             self._thin()
             return
         directory = self._directory.prepare(version)
@@ -100,7 +101,7 @@ class LocalCheckpoints:
             manifest: Manifest = {
                 **self._provenance,
                 "version": version,
-                "directory": str(directory),
+                "directory": directory,
                 "kind": kind,
                 "created_at": time.time(),
                 "num_ps": 1,
@@ -118,7 +119,7 @@ class LocalCheckpoints:
         except BaseException:
             self._directory.abandon(directory)
             raise
-        _log.info("checkpoint", version=version, directory=str(directory))
+        _log.info("checkpoint", version=version, directory=directory)
         self._kept.append(manifest)
         self._thin()
 

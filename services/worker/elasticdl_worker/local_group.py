@@ -28,10 +28,7 @@ def as_on_a_cluster(framework: Framework, spec: JobSpec, zoo: Path) -> JobSpec:
     """The job with the strategy that a master would choose, where that says how its updates are computed."""
     if settled_strategy(spec) is not None or sized_for_group(spec).microbatches_per_step == 1:
         return spec
-    if (
-        spec.checkpoint_dir_for_init
-        and find_checkpoint(Path(spec.checkpoint_dir_for_init), with_slots=False)[0].tables
-    ):
+    if spec.checkpoint_dir_for_init and find_checkpoint(spec.checkpoint_dir_for_init, with_slots=False)[0].tables:
         return spec
     return choose_strategy(spec, inspect_model(framework, sized_for_group(spec), zoo)).applied_to(spec)
 
@@ -92,10 +89,10 @@ class LocalGroup:
         """The loss of predictions without regularisation."""
         return self._replica.evaluation_loss(labels, predictions)
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: str) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
         directory, files, _ = locate_checkpoint(path, self._replica.layout.layers)
-        self._replica.load(read_state(str(directory), files, self._replica.layout)[0])
+        self._replica.load(read_state(directory, files, self._replica.layout)[0])
         self._begun = self._replica.version
 
     def checkpoint(self) -> CheckpointPart:

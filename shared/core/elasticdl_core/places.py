@@ -19,6 +19,8 @@ from elasticdl_core.job import JobSpec
 DATA_FIELDS = ("training_data", "validation_data", "prediction_data")
 READ_FIELDS = ("model_zoo", "checkpoint_dir_for_init")
 WRITTEN_FIELDS = ("output", "checkpoint_dir")
+STORED_FIELDS = (*WRITTEN_FIELDS, "checkpoint_dir_for_init")
+"""What may lie in an object store."""
 REMOTE_SCHEMES = frozenset(
     (
         *("abfs", "abfss", "adl", "az", "ftp", "gcs", "github", "gs", "hdfs", "hf", "http", "https", "oci", "oss"),
@@ -26,10 +28,13 @@ REMOTE_SCHEMES = frozenset(
     )
 )
 """Schemes of data that stand for one store; those that wrap another URL or name a local file are not among them."""
+STORE_SCHEMES = frozenset(("abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"))
+"""Schemes of stores into which jobs write: those that put an object only if there is none of its name."""
 INDEX_FOLDER = "index_cache"
 """The reader parameter that names a folder to write into."""
 _WILD = re.compile(r"[*?\[{]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_STORED = f"give an absolute path, or a URL such as s3://bucket/folder ({', '.join(sorted(STORE_SCHEMES))})"
 _ABSOLUTE = "give an absolute path that every process of the job can reach"
 
 
@@ -84,6 +89,16 @@ def is_below(place: str, root: str) -> bool:
 def is_file_url(place: str) -> bool:
     """Whether a place is a ``file://`` URL, which names a local path."""
     return place[:7].lower() == "file://"
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL of anything but a local path."""
+    return "://" in place and not is_file_url(place)
+
+
+def join_place(place: str, *names: str) -> str:
+    """A place within a folder, which is a path or a URL."""
+    return "/".join((place.rstrip("/"), *names)) if is_url(place) else posixpath.join(place, *names)
 
 
 def path_text(place: str) -> str:
@@ -157,6 +172,33 @@ def malformed(place: str) -> str:
     return ""
 
 
+def malformed_store(url: str) -> str:
+    """The fault of the URL of a folder in a store that a job reads and writes; empty if there is none."""
+    found = _URL.fullmatch(url)
+    if found is None or "::" in url:
+        return "chains file systems, which may lead anywhere"
+    if found[1] not in STORE_SCHEMES:
+        return "is of a scheme into which no job writes"
+    bucket, _, folder = found[2].rstrip("/").partition("/")
+    if not bucket or "@" in bucket:
+        return "names no bucket" if not bucket else "has a user or a password in it"
+    if any(ord(character) < 33 or ord(character) == 127 or character in "*?[]{}#%\\" for character in found[2]):
+        return "has a wildcard, a space or another character that names no object"
+    if folder and {"", ".", ".."} & set(folder.split("/")):
+        return "has an empty part, '.' or '..'"
+    return ""
+
+
+def stores_written(spec: JobSpec) -> list[str]:
+    """URLs of folders in stores that a job writes to."""
+    return [place for name in WRITTEN_FIELDS if is_url(place := getattr(spec, name))]
+
+
+def allows(place: str, reach: Reach, *, writing: bool = False) -> bool:
+    """Whether a job may touch a path or URL, by its text."""
+    return reach.allows(place if is_url(place) else posixpath.normpath(place), writing=writing)
+
+
 def refusal(place: str) -> str:
     """Says that a job may not touch a place: the same words whether it exists or not."""
     return f"{place[:200]!r} lies outside of what this namespace may use"
@@ -174,11 +216,11 @@ def _folder_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
         writing = name in WRITTEN_FIELDS
         if not place:
             continue
-        if "://" in place or "::" in place:
-            yield Problem(name, f"{place[:200]!r} is a URL", f"{_ABSOLUTE}: only data may lie behind URLs")
-        elif wrong := malformed(place):
-            yield Problem(name, f"{place[:200]!r} {wrong}", _ABSOLUTE)
-        elif reach is not None and not reach.allows(posixpath.normpath(place), writing=writing):
+        if wrong := malformed_store(place) if is_url(place) else malformed(place):
+            yield Problem(name, f"{place[:200]!r} {wrong}", _STORED if "://" in place else _ABSOLUTE)
+        elif is_url(place) and name not in STORED_FIELDS:
+            yield Problem(name, f"{place[:200]!r} is a URL", f"{_ABSOLUTE}; code is sent as a bundle otherwise")
+        elif reach is not None and not allows(place, reach, writing=writing):
             roots = reach.write if writing else (*reach.read, *reach.write)
             leave = ", or leave it out: the job has a folder of its own" if writing else ""
             yield Problem(name, refusal(place), remedy(roots) + leave)

@@ -17,6 +17,7 @@ slice (the values and then, if trained, slot after slot), in pieces. A block of 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
+from elasticdl_core.places import is_url, join_place
 from elasticdl_runtime import durable
 from elasticdl_runtime.convert.parameters import (
     dense_from_json,
@@ -44,6 +46,7 @@ from elasticdl_runtime.convert.parameters import (
     table_to_json,
 )
 from elasticdl_runtime.failpoints import failpoint
+from elasticdl_runtime.object_store import ObjectStore, scratch_file
 
 _MAGIC = b"EDLCKPT1"
 _FRONT = struct.Struct("<8sQI")
@@ -226,18 +229,23 @@ class CheckpointContent:
 
 
 class PartWriter:
-    """Writes one file under a temporary name; ``finish`` makes it durable and gives it its name.
+    """Writes one file under a temporary name; ``finish`` makes it durable and gives it its name, or puts it.
 
     Args:
-        directory: of the checkpoint; made if missing.
+        directory: of the checkpoint; made if missing. May be a URL.
         name: of the file.
         header: what will be written, in this order.
     """
 
-    def __init__(self, directory: Path, name: str, header: PartHeader) -> None:
-        durable.make_folder(directory)
-        self._path = directory / name
-        self._temporary = directory / f".{name}.tmp"
+    def __init__(self, directory: str | Path, name: str, header: PartHeader) -> None:
+        self._done = contextlib.ExitStack()
+        self._name = name
+        self._directory = str(directory)
+        if is_url(self._directory):
+            self._temporary = self._done.enter_context(scratch_file())
+        else:
+            durable.make_folder(Path(directory))
+            self._temporary = Path(directory, f".{name}.tmp")
         self._hash = hashlib.sha256()
         self._size = 0
         self._blocks = 0
@@ -255,6 +263,7 @@ class PartWriter:
     ) -> None:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
+        self._done.close()
 
     def write_dense(self, section: int, record: NDArray[Any]) -> None:
         """Writes the record of the header's dense section ``section``."""
@@ -272,10 +281,15 @@ class PartWriter:
         """Ends the file and makes it durable."""
         self._write(_BLOCK.pack(_END_MAGIC, self._blocks, 0, 0, 0))
         self._file.close()
-        durable.sync_tree(self._temporary)
+        stored = is_url(self._directory)
+        if not stored:
+            durable.sync_tree(self._temporary)
         failpoint("ps.before_rename")
-        durable.move(self._temporary, self._path)
-        return CheckpointFile(self._path.name, self._size, self._hash.hexdigest())
+        if stored:
+            ObjectStore(self._directory).put(self._name, self._temporary)
+        else:
+            durable.move(self._temporary, Path(self._directory, self._name))
+        return CheckpointFile(self._name, self._size, self._hash.hexdigest())
 
     def _block(self, section: int, count: int, arrays: Sequence[NDArray[Any]]) -> None:
         payload = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
@@ -305,17 +319,19 @@ class PartReader:
 
     Raises:
         DataError: the file is missing, has another size, or its header is damaged.
+        UnavailableError: the store that it is in does not answer.
     """
 
-    def __init__(self, directory: Path, file: CheckpointFile) -> None:
-        self.path = _join(directory, file.name)
+    def __init__(self, directory: str | Path, file: CheckpointFile) -> None:
+        self.path = _join(str(directory), file.name)
         self._expected = file
         self._hash = hashlib.sha256()
         try:
-            size = self.path.stat().st_size
+            store = ObjectStore(str(directory)) if is_url(self.path) else None
+            size = Path(self.path).stat().st_size if store is None else store.size(file.name)
             if size != file.size:
                 raise _damaged(self.path, f"it has {size} bytes, not {file.size}")
-            self._file: BinaryIO = self.path.open("rb")
+            self._file = _opened(self.path) if store is None else store.open(file.name)
         except OSError as error:
             raise _damaged(self.path, error.strerror or str(error)) from None
         try:
@@ -408,7 +424,7 @@ def open_parts(directory: str | Path, files: Sequence[CheckpointFile]) -> list[P
     readers: list[PartReader] = []
     try:
         for file in files:
-            readers.append(PartReader(Path(directory), file))
+            readers.append(PartReader(directory, file))
         readers.sort(key=lambda reader: reader.header.index)
         found = [reader.header.index for reader in readers]
         wanted = readers[0].header.num_ps if readers else 1
@@ -558,11 +574,15 @@ def _record_size(section: DenseSection, slots: int) -> int:
     return size if section.spec.kind is DenseKind.STATE else size * (1 + slots)
 
 
-def _join(directory: Path, name: str) -> Path:
+def _join(directory: str, name: str) -> str:
     if not name or name in {".", ".."} or "/" in name or "\\" in name or "\0" in name:
         raise DataError(f"{name!r} is not the name of a checkpoint file", fix="use the names of the manifest")
-    return directory / name
+    return join_place(directory, name)
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def _opened(path: str) -> BinaryIO:
+    return Path(path).open("rb")
+
+
+def _damaged(path: str, what: str) -> DataError:
     return DataError(f"the checkpoint file {path} cannot be used: {what}", fix="use an earlier checkpoint")

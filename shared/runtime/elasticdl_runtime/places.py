@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from elasticdl_core.errors import DataError, PermissionDeniedError
-from elasticdl_core.places import Reach, outside, refusal, remedy
+from elasticdl_core.places import Reach, is_url, outside, refusal, remedy
 
 
 class OutOfReachError(PermissionDeniedError):
@@ -46,6 +46,19 @@ def require_reach(path: str | os.PathLike[str], reach: Reach | None, *, writing:
     if not reach.allows(str(real), writing=writing):
         raise _refused(path, reach, writing)
     return real
+
+
+def require_place(place: str, reach: Reach | None, *, writing: bool = False) -> str:
+    """As ``require_reach``, of a place that may be a URL of a store as well, which is judged by its text.
+
+    Raises:
+        OutOfReachError: it leads elsewhere.
+    """
+    if not is_url(place):
+        return str(require_reach(place, reach, writing=writing))
+    if reach is not None and not reach.allows(place, writing=writing):
+        raise _refused(place, reach, writing)
+    return place
 
 
 def open_within(path: str | os.PathLike[str], reach: Reach | None, *, folders: bool = False) -> int:

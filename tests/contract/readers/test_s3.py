@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import random
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,6 @@ pytest.importorskip("s3fs", reason="needs the extra s3-dev")
 pytest.importorskip("moto", reason="needs the extra s3-dev")
 
 import s3fs
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
 
 from elasticdl.data import DataReader, Shard, create_data_reader, fingerprints, recordio
 from elasticdl.data.errors import DataError
@@ -29,63 +24,22 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.shuffling import RecordOrder, joined_parts
 from elasticdl_worker.local import run_local
 from elasticdl_worker.trainers.shuffled import ShuffledRecords
+from tests.fakes.s3_server import FaultyS3, serving_s3
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(300)]
 ROWS = 300
 KINDS = ("parquet", "csv", "recordio", "images")
 
 
-class Faulty:
-    """A server in front of which some answers to reading are refused, or end early.
-
-    Attributes:
-        share: of the answers.
-        faults: how many were spoilt.
-    """
-
-    def __init__(self, application: Any) -> None:
-        self._application, self._draw, self._lock = application, random.Random(1), threading.Lock()
-        self.share, self.faults = 0.0, 0
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        with self._lock:
-            spoilt = environ["REQUEST_METHOD"] == "GET" and self._draw.random() < self.share
-            cut = spoilt and self._draw.random() < 0.5
-            self.faults += spoilt
-        if spoilt and not cut:
-            start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", "0")])
-            return [b""]
-        answer = b"".join(self._application(environ, start_response))
-        return [answer[: len(answer) // 2]] if cut else [answer]
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Faulty]:
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    application = Faulty(DomainDispatcherApplication(create_backend_app))
-    listening = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listening.server_port}")
-        for name, value in {
-            "ACCESS_KEY_ID": "reader",
-            "SECRET_ACCESS_KEY": "x",
-            "DEFAULT_REGION": "us-east-1",
-        }.items():
-            patch.setenv(f"AWS_{name}", value)
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")  # ours are what is tested
+def server() -> Iterator[FaultyS3]:
+    with pytest.MonkeyPatch.context() as patch, serving_s3("data") as application:
         patch.setattr("elasticdl.data.steady._PAUSES", Backoff(first_s=0.001, longest_s=0.01))
-        s3fs.S3FileSystem().mkdir("data")
         yield application
-        s3fs.S3FileSystem.clear_instance_cache()
-    listening.shutdown()
-    listening.server_close()
-    thread.join(30)
 
 
 @pytest.fixture(params=KINDS)
-def made(request: pytest.FixtureRequest, server: Faulty, tmp_path: Path) -> Iterator[str]:
+def made(request: pytest.FixtureRequest, server: FaultyS3, tmp_path: Path) -> Iterator[str]:
     """Three files, or images, whose records are numbered."""
     kind, numbers = request.param, range(ROWS)
     for part, some in enumerate((numbers[:100], numbers[100:101], numbers[101:])):
@@ -121,13 +75,12 @@ def numbers_of(records: Iterable[Any]) -> list[int]:
 
 
 @pytest.fixture
-def spoilt(server: Faulty) -> Iterator[Faulty]:
-    server.share, server.faults = 0.1, 0
-    yield server
-    server.share = 0.0
+def spoilt(server: FaultyS3) -> Iterator[FaultyS3]:
+    with server.spoiling(0.1):
+        yield server
 
 
-def test_nothing_is_lost_though_answers_fail_or_end_early(made: str, server: Faulty, spoilt: Faulty) -> None:
+def test_nothing_is_lost_though_answers_fail_or_end_early(made: str, server: FaultyS3, spoilt: FaultyS3) -> None:
     reader = opened(made)
     shards = list(reader.create_shards())
     found = [number for shard in shards for number in numbers_of(reader.read_records(shard))]
@@ -144,7 +97,7 @@ def test_nothing_is_lost_though_answers_fail_or_end_early(made: str, server: Fau
     assert spoilt.faults
 
 
-def test_an_object_that_is_written_anew_is_an_error_with_both_states(made: str, server: Faulty) -> None:
+def test_an_object_that_is_written_anew_is_an_error_with_both_states(made: str, server: FaultyS3) -> None:
     reader = opened(made)
     shard = next(iter(reader.create_shards()))
     before = reader.fingerprint(shard.name)
@@ -160,7 +113,7 @@ def test_an_object_that_is_written_anew_is_an_error_with_both_states(made: str, 
         assert before in error.value.message
 
 
-def test_what_is_not_there_is_told(server: Faulty) -> None:
+def test_what_is_not_there_is_told(server: FaultyS3) -> None:
     for origin, words in (("s3://data/none/", "no such file"), ("s3://other/a.csv", "no such file|bucket")):
         with pytest.raises(DataError, match=words):
             inspect_data(origin)
@@ -179,7 +132,7 @@ def optimizer():
 
 
 @pytest.mark.slow
-def test_a_job_trains_on_a_prefix(server: Faulty, spoilt: Faulty, tmp_path: Path) -> None:
+def test_a_job_trains_on_a_prefix(server: FaultyS3, spoilt: FaultyS3, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MODULE)
     spoilt.share = 0.0
     pq.write_table(pa.table({"x": list(range(64)), "y": list(range(64))}), tmp_path / "t.parquet", 16)

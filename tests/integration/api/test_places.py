@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from sqlalchemy import update
 from elasticdl_api.settings import ApiSettings
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.database import tables as t
+from elasticdl_runtime.object_store import ObjectStore
+from tests.fakes.s3_server import serving_s3
 from tests.integration.api.conftest import MODULE, Api
 
 pytestmark = pytest.mark.integration
@@ -73,6 +77,55 @@ async def test_a_namespace_reads_and_writes_its_own_roots_only(api: Api, places:
     assert (await submit(api, {}, model_zoo=str(places / "b"), output=f"{places}/b/out"))[0] == 201
 
 
+async def test_a_store_for_which_there_is_no_package_is_refused_at_submission(api: Api, places: Path) -> None:
+    pytest.importorskip("fsspec")
+    for field in ("output", "checkpoint_dir"):
+        status, problem = await submit(api, {}, model_zoo=str(places / "a"), **{field: "abfs://container/x"})
+        assert status == 422, problem
+        assert "abfs://container/x cannot be opened" in problem["detail"], problem
+        assert "adlfs" in problem["fix"]
+
+
+async def test_a_store_that_cannot_be_written_is_refused_at_submission(api: Api, places: Path) -> None:
+    pytest.importorskip("s3fs", reason="needs the extra s3-dev")
+    pytest.importorskip("moto", reason="needs the extra s3-dev")
+    with serving_s3("jobs") as server:
+        status, problem = await submit(api, {}, model_zoo=str(places / "a"), output="s3://nobody/out")
+        assert status == 422, problem
+        assert "make the bucket" in problem["fix"]
+        with server.spoiling(1.0, "PUT", kinds=("refused",)):
+            status, problem = await submit(api, {}, model_zoo=str(places / "a"), output="s3://jobs/out")
+        assert status == 422, problem
+        status, _ = await submit(api, {}, model_zoo=str(places / "a"), output="s3://jobs/out")
+        assert status == 201
+        assert not ObjectStore("s3://jobs").sizes()
+
+
+async def test_artifacts_in_a_store_are_fetched_and_compared(api: Api) -> None:
+    pytest.importorskip("s3fs", reason="needs the extra s3-dev")
+    pytest.importorskip("moto", reason="needs the extra s3-dev")
+    with serving_s3("jobs"):
+        job_id, master = await api.running(output="s3://jobs/out")
+        store, content = ObjectStore("s3://jobs/out"), b"content" * 100_000
+        report = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name in ("model.keras", "saved/a", "saved/b"):
+            store.put(name, content)
+            given = {"name": name, "path": f"s3://jobs/out/{name}", **report}
+            assert (await master.post("/artifacts", **given)).status_code == 204
+        for path in ("s3://jobs/x", "s3://jobs/out/../x", "s3://jobs/outside/x"):
+            assert (await master.post("/artifacts", name="x", path=path, **report)).status_code == 422, path
+        found = await api.http.get(f"/jobs/{job_id}/artifacts/model.keras")
+        assert (found.status_code, found.content) == (200, content)
+        archive = await api.http.get(f"/jobs/{job_id}/artifacts/saved")
+        with zipfile.ZipFile(io.BytesIO(archive.content)) as zipped:
+            assert {name: zipped.read(name) for name in zipped.namelist()} == {"a": content, "b": content}
+        assert (await api.job(job_id))["spec"]["output"] == "s3://jobs/out"
+        store.put("model.keras", b"other")
+        assert (await api.http.get(f"/jobs/{job_id}/artifacts/model.keras")).status_code == 409
+        store.delete(["model.keras"])
+        assert (await api.http.get(f"/jobs/{job_id}/artifacts/model.keras")).status_code == 404
+
+
 async def test_links_are_followed_before_they_are_judged(api: Api, places: Path) -> None:
     token = await api.token("team-a", "submit")
     await give_roots(api, "team-a", places / "a")
@@ -109,7 +162,7 @@ async def test_own_jobs_may_be_read_and_others_not(api: Api, places: Path) -> No
 
 
 async def test_an_output_that_is_no_absolute_path_is_refused_for_everybody(api: Api) -> None:
-    for place in ("out", "~/out", "../out", "/a/../b", "s3://bucket/out", "file:///out", "weird://x", "//host/x"):
+    for place in ("out", "~/out", "../out", "/a/../b", "s3://bucket/*", "file:///out", "weird://x", "//host/x"):
         for field in ("output", "checkpoint_dir"):
             response = await api.http.post("/jobs", json=await api.spec(**{field: place}))
             assert response.status_code == 422, (field, place)

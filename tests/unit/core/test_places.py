@@ -43,8 +43,9 @@ NO_PLACE_FOR_ANYBODY = [
     "/a\0b",
     "/a\nb",
     "file:///out",
-    "s3://bucket/out",
     "weird://x",
+    "https://host/out",
+    "hdfs://host/out",
     "memory://x",
     "simplecache::file:///out",
     "zip://x::file:///out.zip",
@@ -56,6 +57,45 @@ NO_PLACE_FOR_ANYBODY = [
 def test_what_is_no_absolute_path_is_refused_for_everybody(field: str, place: str) -> None:
     assert refused(spec_with(**{field: place}), None) == [field]
     assert field in refused(spec_with(**{field: place}), REACH)
+
+
+STORED = ("output", "checkpoint_dir", "checkpoint_dir_for_init")
+
+
+@pytest.mark.parametrize("field", STORED)
+@pytest.mark.parametrize("place", ["s3://bucket", "s3://bucket/team/out/", "gs://bucket/a-b/c_d", "az://container/x"])
+def test_what_a_job_makes_may_lie_in_a_store(field: str, place: str) -> None:
+    assert refused(spec_with(**{field: place}), None) == []
+
+
+@pytest.mark.parametrize("field", STORED)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://", "s3:///out", "s3://key:secret@bucket/x", "s3://bucket/../other", "s3://bucket/a//b", "s3://bucket/./a",
+        "s3://bucket/*", "s3://bucket/a b", "s3://bucket/a\nb", "s3://bucket/a?versionId=1", "s3://bucket/a#b",
+        "s3://bucket/%2e%2e/x", "S3://bucket/x", "simplecache::s3://bucket/x", "s3://bucket/x::s3://other/y",
+    ],
+)  # fmt: skip
+def test_urls_that_name_no_folder_of_a_store_are_refused(field: str, place: str) -> None:
+    assert refused(spec_with(**{field: place}), None) == [field]
+
+
+def test_stores_of_a_tenant_lie_below_its_roots() -> None:
+    reach = Reach(read=("s3://shared/models",), write=("s3://team",))
+    assert refused(spec_with(output="s3://team/out", training_data="s3://team/x"), reach) == []
+    for field, place in (
+        ("output", "s3://shared/models/x"),
+        ("checkpoint_dir", "s3://teams"),
+        ("output", "gs://team"),
+    ):
+        assert refused(spec_with(**{field: place}, training_data="s3://team/x"), reach) == [field]
+    given = {"checkpoint_dir_for_init": "s3://shared/models/7", "training_data": "s3://team/x"}
+    assert refused(spec_with(**given), reach) == []
+
+
+def test_code_lies_in_no_store() -> None:
+    assert refused(spec_with(model_zoo="s3://bucket/zoo"), None) == ["model_zoo"]
 
 
 READABLE = [

@@ -131,9 +131,9 @@ class TestCheckpoints:
     def test_what_was_never_committed_is_swept_away(self, tmp_path: Path) -> None:
         directory = CheckpointDirectory(tmp_path, "job-1")
         kept, left = directory.prepare(1), directory.prepare(2)
-        (left / "ps-0.bin").write_bytes(b"x")
+        (Path(left) / "ps-0.bin").write_bytes(b"x")
         directory.sweep({str(kept)})
-        assert list(tmp_path.iterdir()) == [kept]
+        assert [str(path) for path in tmp_path.iterdir()] == [kept]
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1, "files": [{"name": "x"}]}'])
     def test_a_damaged_manifest_is_named(self, tmp_path: Path, text: str) -> None:

@@ -204,15 +204,15 @@ def test_a_folder_of_checkpoints_is_the_one_that_was_saved_last(tmp_path: Path) 
         file = {"name": f"{version}.bin", "size": 1, "sha256": "0" * 64}
         manifest = {"version": version, "directory": "/elsewhere", "files": [file], "created_at": saved}
         (folder / "manifest.json").write_text(json.dumps(manifest))
-    directory, files, version = locate_checkpoint(tmp_path)
-    assert (directory, files[0].name, version) == (tmp_path / "version-120", "120.bin", 120)
-    assert locate_checkpoint(tmp_path / "version-200")[2] == 200
+    directory, files, version = locate_checkpoint(str(tmp_path))
+    assert (directory, files[0].name, version) == (str(tmp_path / "version-120"), "120.bin", 120)
+    assert locate_checkpoint(str(tmp_path / "version-200"))[2] == 200
 
 
 def test_a_damaged_manifest_is_named_by_a_local_run(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
-        locate_checkpoint(tmp_path)
+        locate_checkpoint(str(tmp_path))
 
 
 ODD = """

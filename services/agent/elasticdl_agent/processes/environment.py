@@ -48,6 +48,8 @@ _INHERITED = frozenset(
         "ELASTICDL_RECOVERY_S",
     }
 )
+STORE_VARIABLES = "ELASTICDL_STORE_VARIABLES"
+"""Names, separated by commas, of variables that services and jobs get: credentials and addresses of stores."""
 _INHERITED_PREFIXES = ("LC_", "PYTHON")
 _OF_OTHER_PACKAGES = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"})
 """They would have services run with other packages than those that they were installed with."""
@@ -60,16 +62,20 @@ _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The harmless part of an environment: paths, locale, Python, accelerators. No proxies, credentials or packages.
+    """The harmless part of an environment: paths, locale, Python, accelerators. No proxies, credentials or packages,
+    but for what ``ELASTICDL_STORE_VARIABLES`` names.
 
     Args:
         variables: the environment to take from; this process's own by default.
     """
     source = os.environ if variables is None else variables
+    handed_on = {STORE_VARIABLES, *(name.strip() for name in source.get(STORE_VARIABLES, "").split(","))}
+    handed_on = {name for name in handed_on if name == STORE_VARIABLES or not name.startswith("ELASTICDL_")}
+    inherited = (_INHERITED | handed_on) - _OF_OTHER_PACKAGES
     chosen = {
         name: value
         for name, value in source.items()
-        if (name in _INHERITED or name.startswith(_INHERITED_PREFIXES)) and name not in _OF_OTHER_PACKAGES
+        if name in inherited or (name.startswith(_INHERITED_PREFIXES) and name not in _OF_OTHER_PACKAGES)
     }
     chosen.setdefault("PATH", _DEFAULT_PATH)
     chosen.setdefault("LANG", "C.UTF-8")

@@ -7,11 +7,12 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.places import PlaceStore
-from elasticdl_core.errors import PermissionDeniedError, Problem, SpecError
+from elasticdl_core.errors import InvalidInputError, PermissionDeniedError, Problem, SpecError, UnavailableError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.places import (
     DATA_FIELDS,
@@ -21,9 +22,12 @@ from elasticdl_core.places import (
     check_places,
     path_text,
     split_places,
+    stores_written,
     without_wildcards,
 )
-from elasticdl_runtime.places import require_reach
+from elasticdl_runtime.lifecycle import in_thread
+from elasticdl_runtime.object_store import try_out
+from elasticdl_runtime.places import require_place
 
 OPEN_FOLDERS = ("artifacts", "checkpoints")
 """What of a job's folder other jobs of its namespace may read."""
@@ -41,6 +45,8 @@ class Reaches:
     def __init__(self, settings: ApiSettings, places: PlaceStore) -> None:
         self._settings = settings
         self._places = places
+        # A store that does not answer holds up these threads alone.
+        self._threads = ThreadPoolExecutor(4, "stores")
 
     async def of_namespace(self, namespace: str, spec: JobSpec) -> Reach:
         """The paths that a job of a namespace with that specification may touch."""
@@ -99,6 +105,18 @@ class Reaches:
             await asyncio.to_thread(_check_links, spec, reach)
         return reach
 
+    async def require_stores(self, spec: JobSpec) -> None:
+        """Refuses a job that writes to a store where nothing can be put now.
+
+        Raises:
+            InvalidInputError: the store, its bucket or its package is not there, or credentials do not allow it.
+        """
+        if urls := stores_written(spec):
+            try:
+                await in_thread(lambda: try_out(urls), threads=self._threads)
+            except (UnavailableError, PermissionDeniedError) as error:
+                raise InvalidInputError(error.message, fix=error.fix) from None
+
 
 def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Iterable[str]) -> Reach:
     """Roots as they are named, and where they really are: both ways of naming a file are taken."""
@@ -132,7 +150,7 @@ def _check_links(spec: JobSpec, reach: Reach) -> None:
         if not place:
             continue
         try:
-            require_reach(place, reach, writing=name in WRITTEN_FIELDS)
+            require_place(place, reach, writing=name in WRITTEN_FIELDS)
         except PermissionDeniedError as error:
             problems.append(Problem(name, error.message, error.fix))
     if problems:

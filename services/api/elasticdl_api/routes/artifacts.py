@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from elasticdl_api.files import access as files
 from elasticdl_api.places.digests import FileState, changed, unchanged_pieces
+from elasticdl_api.places.stored_artifacts import StoredArtifact
 from elasticdl_api.routes.jobs import find, require
 from elasticdl_api.routes.pages import page_or_list, page_response
 from elasticdl_api.schemas import jobs as schemas
@@ -30,8 +31,9 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
-from elasticdl_core.places import Reach
-from elasticdl_runtime.places import OutOfReachError, require_reach
+from elasticdl_core.places import Reach, is_url
+from elasticdl_runtime.lifecycle import in_thread
+from elasticdl_runtime.places import OutOfReachError, require_place, require_reach
 
 router = APIRouter(tags=["artifacts"])
 _Limit = Annotated[int, Query(description="The number on a page.", ge=1, le=1000)]
@@ -139,9 +141,11 @@ class ArtifactOpener:
         artifacts: the job's artifacts directory.
         output: the output that its user named; empty for none.
         real_output: where that leads; None where the job may not write there.
+        stored: that output if it is a URL at which the job may write; else empty.
     """
 
-    def __init__(self, artifacts: Path, output: str, real_output: Path | None) -> None:
+    def __init__(self, artifacts: Path, output: str, real_output: Path | None, stored: str = "") -> None:
+        self._stored = stored.rstrip("/")
         self._artifacts = artifacts
         self._output = output
         self._real_output = real_output
@@ -154,6 +158,9 @@ class ArtifactOpener:
         if output:
             reach = await api.reaches.of_job(job.id)
             with contextlib.suppress(OutOfReachError):
+                if is_url(output):
+                    stored = require_place(output, reach, writing=True)
+                    return cls(api.settings.job_dir(job.id) / "artifacts", output, None, stored)
                 real = await asyncio.to_thread(_real_output, output, reach)
         return cls(api.settings.job_dir(job.id) / "artifacts", output, real)
 
@@ -171,22 +178,40 @@ class ArtifactOpener:
                 return files.open_regular(self._real_output, str(pure.relative_to(root)))
         raise files.missing(path)
 
+    def stored(self, row: Mapping[str, Any]) -> StoredArtifact:
+        """An artifact in a store, by the URL that was reported.
+
+        Raises:
+            NotFoundError: it is not where the job may write.
+        """
+        if not self._stored or not str(row["path"]).startswith(f"{self._stored}/"):
+            raise files.missing(row["name"])
+        return StoredArtifact(row["path"], row["name"], row["size"], row["sha256"])
+
 
 def _real_output(output: str, reach: Reach | None) -> Path:
     return require_reach(os.path.realpath(output), reach, writing=True)
 
 
 def _file(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> StreamedResponse:
+    headers = {"Content-Length": str(row["size"]), **_headers(Path(row["name"]).name)}
+
+    @contextlib.asynccontextmanager
+    async def opening_stored() -> AsyncGenerator[Body]:
+        stored = opener.stored(row)
+        await in_thread(stored.require)
+        async with read_in_threads(stored.pieces()) as pieces:
+            yield Body(pieces, "application/octet-stream", headers)
+
     @contextlib.asynccontextmanager
     async def opening() -> AsyncGenerator[Body]:
         async with (
             _compared(api, opener, row) as descriptor,
             read_in_threads(unchanged_pieces(descriptor, row["name"])) as pieces,
         ):
-            headers = {"Content-Length": str(row["size"]), **_headers(Path(row["name"]).name)}
             yield Body(pieces, "application/octet-stream", headers)
 
-    return StreamedResponse(opening)
+    return StreamedResponse(opening_stored if is_url(row["path"]) else opening)
 
 
 def _folder(
@@ -196,6 +221,9 @@ def _folder(
     states: dict[str, FileState] = {}
 
     def content(below: str) -> Generator[bytes]:
+        if is_url(rows[below]["path"]):
+            yield from opener.stored(rows[below]).pieces()
+            return
         descriptor = opener.open(rows[below]["path"])
         try:
             if FileState.of(descriptor) != states[below]:
@@ -207,9 +235,12 @@ def _folder(
     @contextlib.asynccontextmanager
     async def opening() -> AsyncGenerator[Body]:
         for below, row in sorted(rows.items()):
+            if is_url(row["path"]):
+                await in_thread(opener.stored(row).require)
+                continue
             async with _compared(api, opener, row) as descriptor:
                 states[below] = FileState.of(descriptor)
-        async with read_in_threads(files.zip_pieces((below, content(below)) for below in states)) as pieces:
+        async with read_in_threads(files.zip_pieces((below, content(below)) for below in sorted(rows))) as pieces:
             yield Body(pieces, "application/zip", _headers(f"{Path(name).name}.zip"))
 
     return StreamedResponse(opening)

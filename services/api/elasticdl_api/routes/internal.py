@@ -24,6 +24,7 @@ from elasticdl_api.web.streamed import StreamedResponse
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.bounds import PATH_CHARS
 from elasticdl_core.job.life import REPORTED_STATES, JobState
+from elasticdl_core.places import is_url
 from elasticdl_core.process_life import EndCause, LifeStage
 from elasticdl_core.series import MOST_NAMES, NAME_CHARS, TIERS, SeriesRow
 from elasticdl_core.task import TaskId
@@ -339,6 +340,8 @@ def _check_path(path: str, output: str) -> None:
     pure = PurePosixPath(path)
     roots = (os.path.normpath(output), os.path.realpath(output)) if output else ()
     inside = not pure.is_absolute() or any(Path(os.path.normpath(path)).is_relative_to(root) for root in roots)
+    if is_url(path):
+        inside = is_url(output) and path.startswith(f"{output.rstrip('/')}/")
     if ".." in pure.parts or not inside:
         raise InvalidInputError(
             f"the path {path!r} is outside of what the job may write",

@@ -109,6 +109,7 @@ async def submit(
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
+    await api.reaches.require_stores(spec)
     told = words_at_submission(resolve_aliases(mapping), spec)
     job, created = await api.jobs.create(user, spec, key=idempotency_key, body_hash=body_hash, told=told)
     response = await _shown(api, user, job.id, 201 if created else 200)

@@ -11,6 +11,7 @@ from elasticdl_core.best_evaluation import BEST
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
+from elasticdl_core.places import join_place
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_master.state import events as ev
@@ -103,7 +104,7 @@ class Closing:
         if task == BEST_TASK:
             manifest = self._checkpoints.book.best
             # In the folder that the user named, else beside the job's own.
-            output = str((PurePath(output) if self._job.spec.output else PurePath(output).parent) / BEST)
+            output = join_place(output if self._job.spec.output else str(PurePath(output).parent), BEST)
         if manifest is None:
             return {}
         return {

@@ -8,13 +8,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import structlog
 
-from elasticdl_core.errors import DataError
+from elasticdl_core.errors import DataError, UnavailableError
 from elasticdl_core.group.member import (
     Apply,
     CatchUp,
@@ -70,6 +69,8 @@ from elasticdl_worker.reporting.traces import TraceWriter
 _FORM_S = 60.0
 _LONG_S = 24 * 3600.0
 """How long others may take: who lives and hangs is the master's to notice."""
+_STORE_S = 600.0
+"""So long a member waits for a store that has the checkpoint."""
 _REST_S = 0.05
 _CHEAP_BYTES = 4 << 20
 _DIGEST_EVERY = 16
@@ -532,8 +533,18 @@ class MemberLoop:
             self._attendance.hold()
             return self._replica.version, {}
         files = [CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in foundation["files"]]
+        patient_until = time.monotonic() + _STORE_S
+        while True:
+            try:
+                state, tally = read_state(foundation["directory"], files, self._replica.layout)
+                break
+            except UnavailableError as error:  # the store was asked a few times
+                if time.monotonic() > patient_until:
+                    raise
+                _log.warning("the checkpoint cannot be read yet", reason=error.message)
+            except DataError as error:
+                raise _Refused(error.message) from error
         try:
-            state, tally = read_state(foundation["directory"], files, self._replica.layout)
             self._replica.load(state)
         except DataError as error:
             raise _Refused(error.message) from error
@@ -543,7 +554,7 @@ class MemberLoop:
     def _write_share(self, order: Mapping[str, Any], book: Mapping[str, Any], rank: int, size: int) -> None:
         """Copies this member's share, and has it written while training goes on."""
         part = CheckpointPart(self._replica.layout, self._replica.state(), rank, size, self._member.book.tally)
-        self._shares.begin(int(order["order"]), part, Path(order["directory"]), json.dumps(book))
+        self._shares.begin(int(order["order"]), part, str(order["directory"]), json.dumps(book))
 
     # -- the master ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from elasticdl_worker.group.state_files import CheckpointPart
 from elasticdl_worker.master.group_client import WrittenShare
@@ -22,7 +21,7 @@ class ShareWriter:
         self._tell = tell
         self._threads: list[threading.Thread] = []
 
-    def begin(self, order: int, part: CheckpointPart, directory: Path, book: str) -> None:
+    def begin(self, order: int, part: CheckpointPart, directory: str, book: str) -> None:
         """Has a share written.
 
         Args:
@@ -47,9 +46,8 @@ class ShareWriter:
             thread.join(timeout_s)
 
 
-def _written(share: WrittenShare, part: CheckpointPart, directory: Path, book: str) -> WrittenShare:
+def _written(share: WrittenShare, part: CheckpointPart, directory: str, book: str) -> WrittenShare:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         file = part.write(directory)
     except OSError as error:
         return replace(share, trouble=error.strerror or str(error))

@@ -99,11 +99,12 @@ class CheckpointPart:
         self._tables = tables
         self._records = [_record(section, state) for section in self.header.dense]
 
-    def write(self, directory: Path) -> CheckpointFile:
+    def write(self, directory: str | Path) -> CheckpointFile:
         """Writes the share; it is fsynced and renamed.
 
         Raises:
             OSError: the disk does not allow it.
+            ElasticDLError: the store does not.
         """
         name = f"ps-{self.header.index:05d}-of-{self.header.num_ps:05d}.ckpt"
         with PartWriter(directory, name, self.header) as writer:

@@ -25,27 +25,28 @@ from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
 from elasticdl_worker.reporting.local_progress import Emit, LocalProgress
 from elasticdl_worker.trainers.export_request import locate_checkpoint
-from elasticdl_worker.trainers.output_files import describe_folder
+from elasticdl_worker.trainers.output_files import delivered, describe_folder, output_folder
 from elasticdl_worker.user_code import run_script
 
 
-def run_local_script(spec: JobSpec, output: Path, emit: Emit) -> None:
+def run_local_script(spec: JobSpec, output: str, emit: Emit) -> None:
     """Runs the script of a job in this process.
 
     Args:
         spec: the job.
-        output: where the files that the script makes go.
+        output: where the files that the script makes go: a folder, or a URL.
         emit: gets the events of a local run.
 
     Raises:
         ElasticDLError: the script or the data failed.
     """
     zoo = Path(spec.model_zoo)
-    course = _LocalCourse(spec, zoo, output, emit)
-    set_feed(course.exchange)
-    with contextlib.suppress(LeaveScript):
-        course.exchange.run(lambda: run_script(spec, zoo))
-    course.conclude()
+    with output_folder(output) as folder:
+        course = _LocalCourse(spec, zoo, folder, emit)
+        set_feed(course.exchange)
+        with contextlib.suppress(LeaveScript):
+            course.exchange.run(lambda: run_script(spec, zoo))
+        course.conclude(output)
 
 
 class _LocalCourse:
@@ -65,8 +66,11 @@ class _LocalCourse:
         self._damaged: Mapping[str, str] = {}
         self._stopped = ""
 
-    def conclude(self) -> None:
+    def conclude(self, output: str) -> None:
         """Waits until the course is over, and says what came of it.
+
+        Args:
+            output: where its files shall be.
 
         Raises:
             ElasticDLError: it failed.
@@ -84,7 +88,7 @@ class _LocalCourse:
             {
                 "event": "done",
                 "reason": success_reason(self._stopped, processed, self._total, skipped),
-                "artifacts": describe_folder(self._output) if self._output.is_dir() else [],
+                "artifacts": delivered(describe_folder(self._output) if self._output.is_dir() else [], output),
                 "metrics": {},
                 "training_metrics": self._progress.training_metrics,
                 "records": self._progress.records,
@@ -113,8 +117,8 @@ class _LocalCourse:
         records = ScriptRecords(spec, self._zoo, self.exchange.size)
         replica = ScriptReplica(spec, self.exchange, records)
         if spec.checkpoint_dir_for_init:
-            directory, files, _ = locate_checkpoint(Path(spec.checkpoint_dir_for_init))
-            replica.load(read_state(str(directory), files, replica.layout)[0])
+            directory, files, _ = locate_checkpoint(spec.checkpoint_dir_for_init)
+            replica.load(read_state(directory, files, replica.layout)[0])
         self._begun = replica.version
         sources = records.shards()
         self._damaged = records.damaged

@@ -22,7 +22,7 @@ from elasticdl_worker.own_loop.replica import ScriptReplica
 from elasticdl_worker.reporting.traces import TraceWriter
 from elasticdl_worker.trainers.description import describe
 from elasticdl_worker.trainers.engine import TaskOutcome
-from elasticdl_worker.trainers.output_files import describe_folder
+from elasticdl_worker.trainers.output_files import delivered, describe_folder, output_folder
 from elasticdl_worker.user_code import ModelModule, run_script
 
 NO_RECORDS = UserCodeError(
@@ -122,7 +122,8 @@ class _OtherScriptTasks:
         assert lease.task.id.type is TaskType.EXPORT, lease.task.id
         self._session.progress.set_phase("exporting")
         given = json.loads(lease.task.payload or "{}").get("output")
-        output = Path(given or self._job_dir / "artifacts" / "model")
-        output.mkdir(parents=True, exist_ok=True)
-        self._exchange.finish(output)
-        return TaskOutcome(0, {"files": describe_folder(output)})
+        output = str(given or self._job_dir / "artifacts" / "model")
+        with output_folder(output) as folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._exchange.finish(folder)
+            return TaskOutcome(0, {"files": delivered(describe_folder(folder), output)})

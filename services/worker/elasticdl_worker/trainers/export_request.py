@@ -30,14 +30,14 @@ class ExportRequest:
     Attributes:
         directory: the checkpoint's directory.
         files: its files.
-        output: the directory to write into.
+        output: the directory to write into, or its URL.
         formats: by name, e.g. ``keras``.
         layers: what the checkpoint's names of layers stand for, as far as it says that.
     """
 
     directory: str
     files: tuple[CheckpointFile, ...]
-    output: Path
+    output: str
     formats: tuple[str, ...]
     layers: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class ExportRequest:
             job_dir: the job's directory; the default output is its ``artifacts/model``.
             declared: what the callbacks ask for; they may add a format.
         """
-        output = Path(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
+        output = str(payload.get("output") or spec.output or job_dir / "artifacts" / "model")
         formats = export_formats(payload.get("formats") or spec.export_formats.split(","), declared)
         manifest = payload["manifest"]
         return cls(
@@ -68,12 +68,12 @@ class ExportRequest:
 
 
 def locate_checkpoint(
-    path: Path, layers: Mapping[str, str] | None = None
-) -> tuple[Path, tuple[CheckpointFile, ...], int]:
+    path: str, layers: Mapping[str, str] | None = None
+) -> tuple[str, tuple[CheckpointFile, ...], int]:
     """Finds the checkpoint that a local run begins with, by the rule of all masters.
 
     Args:
-        path: the directory.
+        path: the directory, or its URL.
         layers: what names of layers stand for in the model that shall begin with it.
 
     Returns:
@@ -83,18 +83,18 @@ def locate_checkpoint(
         DataError: there is no checkpoint, or its manifest is damaged.
         InvalidInputError: layers changed their names.
     """
-    manifest = find_manifest(str(path))
+    manifest = find_manifest(path)
     check_same_layers(manifest.get("layers", {}), layers or {})
-    return Path(manifest["directory"]), _files(manifest), manifest["version"]
+    return manifest["directory"], _files(manifest), manifest["version"]
 
 
 def find_checkpoint(
-    path: Path, *, with_slots: bool, layers: Mapping[str, str] | None = None
+    path: str, *, with_slots: bool, layers: Mapping[str, str] | None = None
 ) -> tuple[CheckpointContent, int]:
     """Reads a checkpoint for a local run, which is found as ``locate_checkpoint`` does it.
 
     Args:
-        path: the directory.
+        path: the directory, or its URL.
         with_slots: whether with the optimizer's slots.
         layers: as for ``locate_checkpoint``.
 

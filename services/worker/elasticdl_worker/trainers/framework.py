@@ -326,7 +326,7 @@ class LocalSteps(Protocol):
     def evaluation_loss(self, labels: Tensors, predictions: Tensors) -> Any:
         """The loss of predictions without regularisation, as something that ``float`` takes."""
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: str) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
 
     def checkpoint(self) -> CheckpointPart:

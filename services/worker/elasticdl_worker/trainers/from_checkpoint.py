@@ -66,7 +66,7 @@ class CheckpointEngine:
         )
         model = self._framework.prepare_local(Preparation(spec, module, sources.source(sources.main), callbacks))
         try:
-            model.restore(Path(spec.checkpoint_dir_for_init))
+            model.restore(spec.checkpoint_dir_for_init)
         except InvalidInputError as error:
             # No other worker would find it otherwise.
             raise DataError(error.message, fix=error.fix) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,9 +22,10 @@ from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.trainers.engine import TaskOutcome
 from elasticdl_worker.trainers.export_request import ExportRequest
-from elasticdl_worker.trainers.framework import Framework, LossOf, Metrics, Outputs
+from elasticdl_worker.trainers.framework import Framework, LossOf, Metrics, MinibatchSource, Outputs
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
+from elasticdl_worker.trainers.output_files import OutputFile, delivered, output_folder
 from elasticdl_worker.trainers.prediction_trial import try_outputs
 from elasticdl_worker.trainers.predictions import PredictionWriter
 from elasticdl_worker.trainers.present_parameters import HeldModel
@@ -91,7 +93,7 @@ class OtherTasks:
         self._writer: PredictionWriter | None = None
         self._metrics: Metrics | None = None
         if spec.type is JobType.PREDICTION:  # refuses now what would end the first task
-            output = Path(spec.output or job_dir / "artifacts" / "predictions")
+            output = spec.output or job_dir / "artifacts" / "predictions"
             self._writer = PredictionWriter(module, output, worker_index, spec.prediction_format)
 
     def use(self, model: Inference) -> None:
@@ -191,8 +193,25 @@ class OtherTasks:
         request = ExportRequest.of(payload, self._spec, self._job_dir, self._declared)
         source = self._sources.source(self._sources.main)
         with module_apart(self._framework, self._spec, self._module) as module:
-            files = self._framework.export_checkpoint(module, source, request, self._spec.seed)
+            files = export_to(self._framework, module, source, request, self._spec.seed)
         return TaskOutcome(0, {"files": files})
+
+
+def export_to(
+    framework: Framework, module: ModelModule, source: MinibatchSource, request: ExportRequest, seed: int
+) -> list[OutputFile]:
+    """Exports a checkpoint to the request's output, which may be a URL.
+
+    Args:
+        framework: of the model.
+        module: the user's module.
+        source: of the data that the model was trained on.
+        request: the checkpoint, the formats, and where to.
+        seed: of the job.
+    """
+    with output_folder(request.output) as folder:
+        files = framework.export_checkpoint(module, source, replace(request, output=str(folder)), seed)
+        return delivered(files, request.output)
 
 
 @contextlib.contextmanager

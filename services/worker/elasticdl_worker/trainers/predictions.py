@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elasticdl.data import ShardLike
 from elasticdl_core.errors import UserCodeError
 from elasticdl_runtime import durable
-from elasticdl_worker.trainers.output_files import OutputFile, describe_file
+from elasticdl_worker.trainers.output_files import OutputFile, delivered, describe_file, output_folder
 from elasticdl_worker.trainers.prediction_files import UNKNOWN_ROW, check_names, require_format, write_predictions
 from elasticdl_worker.trainers.prediction_shapes import check_rows, named_outputs
 from elasticdl_worker.user_code import ModelModule
@@ -51,7 +51,7 @@ class PredictionWriter:
 
     Args:
         module: the user's module.
-        output: directory of the files.
+        output: directory of the files, or its URL.
         worker_index: handed to the processor.
         kind: the format, ``npz``, ``csv`` or ``parquet``; empty for ``npz``.
 
@@ -59,7 +59,7 @@ class PredictionWriter:
         ElasticDLError: that format cannot be written, or the module's processor takes the predictions.
     """
 
-    def __init__(self, module: ModelModule, output: Path, worker_index: int, kind: str = "") -> None:
+    def __init__(self, module: ModelModule, output: str | Path, worker_index: int, kind: str = "") -> None:
         self._module = module
         self._output = output
         self._worker_index = worker_index
@@ -129,11 +129,13 @@ class PredictionWriter:
             processor.process(value, self._worker_index)
 
     def _write(self, shard: ShardLike, rows: NDArray[np.int64], parts: list[dict[str, NDArray[np.generic]]]) -> None:
-        durable.make_folder(self._output)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name)[:_STEM_CHARS] or "shard"
         unique = hashlib.sha256(shard.name.encode()).hexdigest()[:8]
-        path = self._output / f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
-        with durable.writing(path) as file:
-            arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            write_predictions(self._kind, file, shard.name, rows, arrays)
-        self._written[path.name] = self._new[path.name] = describe_file(path, path.name)
+        name = f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
+        with output_folder(self._output) as folder:
+            durable.make_folder(folder)
+            with durable.writing(folder / name) as file:
+                arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+                write_predictions(self._kind, file, shard.name, rows, arrays)
+            (made,) = delivered([describe_file(folder / name, name)], self._output)
+        self._written[name] = self._new[name] = made

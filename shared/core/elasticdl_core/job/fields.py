@@ -206,13 +206,14 @@ class JobFields:
         on_nan: what to do with a minibatch whose loss or gradients are NaN or infinite: ``fail`` ends the job and
             names the records, ``skip`` leaves it out of training and counts its records.
         checkpoint_steps: checkpoint every N updates; 0 for the end of the job only.
-        checkpoint_dir: where checkpoints go; empty for the job's own directory.
+        checkpoint_dir: where checkpoints go, also s3://bucket/folder; empty for the job's own directory.
         keep_checkpoint_max: keep the last N; 0 keeps all.
         keep_best: ``METRIC:max`` or ``METRIC:min``, such as ``auc:max``: keep the checkpoint of the evaluation in
             which it was best, whatever keep_checkpoint_max says, and export it beside the last one, as ``best``.
             Training waits for each evaluation. Names like loss and auc say themselves which is better.
-        checkpoint_dir_for_init: a checkpoint to start from, or a directory of them: the one that was saved last.
-        output: where the exported model, or predictions, go; empty for the job's artifacts.
+        checkpoint_dir_for_init: a checkpoint to start from, or a directory of them: the one that was saved last. May
+            be a URL of a store.
+        output: where the exported model, or predictions, go, also s3://bucket/folder; empty for the job's artifacts.
         output_format: format of predictions, ``npz``, ``csv`` or ``parquet``; empty to go by the ending of the
             output, else npz.
         export_formats: comma separated: ``auto`` (all of the framework), ``keras``, ``saved_model``, ``safetensors``,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from elasticdl_core.checkpoint_manifest import check_same_layers
@@ -42,7 +44,7 @@ def export_checkpoint(
     model = build_model(module, features_spec, BuildOptions(None, seed))
     check_same_layers(request.layers, model.layers)
     open_tables = load_into(model, content)
-    return export_model(model, request.output, request.formats, open_tables, content.table_specs)
+    return export_model(model, Path(request.output), request.formats, open_tables, content.table_specs)
 
 
 def load_into(model: PreparedModel, content: CheckpointContent) -> dict[str, Rows]:

@@ -65,7 +65,7 @@ class LocalModel(LocalTrainer):
         of_tables = set(model.trained_tables())
         return trained | {name: one.variable for name, one in self.tables.tables.items() if name in of_tables}
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: str) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories.
 
         Raises:

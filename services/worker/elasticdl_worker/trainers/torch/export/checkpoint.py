@@ -71,7 +71,7 @@ class TorchLocalModel(TorchLocalTrainer):
             layout, ReplicaState(self.version, model.values(), values, extra, steps), 0, 1, {}, tables
         )
 
-    def restore(self, path: Path) -> None:
+    def restore(self, path: str) -> None:
         """Begins from a checkpoint: a directory with a manifest, or a directory of such directories."""
         optimizer = self.tables.optimizer
         content, self.start_version = find_checkpoint(path, with_slots=optimizer is not None)
@@ -123,7 +123,7 @@ def export_checkpoint(model: BuiltModel, sample: Tensors, request: ExportRequest
     """
     content = request.read()
     open_tables = load_into(model, content)
-    return export_model(model, sample, request.output, request.formats, open_tables, content.table_specs)
+    return export_model(model, sample, Path(request.output), request.formats, open_tables, content.table_specs)
 
 
 def load_into(model: BuiltModel, content: CheckpointContent) -> dict[str, Rows]:
