@@ -102,7 +102,7 @@ class SavedModelExporter(Callback):
 
 @dataclass(frozen=True)
 class GradientClipping(Callback):
-    """Clips the gradients of each minibatch, for PyTorch models (a Keras optimizer has options for it).
+    """Clips the gradients of each update, for PyTorch models (a Keras optimizer has options for it).
 
     Attributes:
         max_norm: largest norm of all gradients together, as ``torch.nn.utils.clip_grad_norm_`` does it.

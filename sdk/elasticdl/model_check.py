@@ -34,6 +34,27 @@ _DEFAULTS = {
     "collate": "collate",
     "prediction_outputs_processor": "PredictionOutputsProcessor",
 }
+_RATES = (
+    "learning_rate_scheduler",
+    "learning_rate_schedule",
+    "learning_rate",
+    "lr_scheduler",
+    "lr_schedule",
+    "lr_lambda",
+    "scheduler",
+)
+"""What a function of the learning rate is called, as the original had one by a flag of its own."""
+_LOOKALIKES = {
+    "feed": "feeds feed_fn feed_function input_fn dataset data_fn dataset_function",
+    "eval_metrics_fn": "metrics eval_metrics metrics_fn metric_fn eval_fn evaluation_metrics get_metrics",
+    "callbacks": "callback callbacks_fn get_callbacks make_callbacks",
+    "custom_data_reader": "data_reader reader custom_reader get_data_reader make_reader",
+    "collate": "collate_fn collate_function collater collator",
+    "prediction_outputs_processor": "prediction_outputs_processor OutputsProcessor PredictionProcessor",
+}
+"""What functions are called that are meant as an entry, and are none."""
+_ALIKE = 0.84
+"""How like a name must be to that of an entry to be taken for it, as ``difflib`` has it."""
 _LOSS_ARGUMENTS = ("labels", "predictions")
 _LOOPS = ("elasticdl", "elasticai_api")
 """Packages from which a script takes its records."""
@@ -125,6 +146,7 @@ def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> tuple[str, _Modules
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
         _check_feed(spec, modules)
     modules.check_contract(model, spec, framework)
+    modules.refuse_lookalikes(spec)
     return framework, modules
 
 
@@ -257,6 +279,46 @@ class _Modules:
             message, fix = swapped_words(f"{place}:{function.lineno}: {name}", names)
             raise UserCodeError(message, fix=fix)
 
+    def refuse_lookalikes(self, spec: JobSpec) -> None:
+        """Refuses a function that looks like an entry that the module does not have, and that nothing there uses.
+
+        Raises:
+            UserCodeError: with its line and the entry that is meant.
+        """
+        names = self._load(self._home, "model_def")
+        if names is None:
+            return
+        tree, place = self._trees[self._home]
+        missing = {
+            flag: name
+            for flag, name in {**_DEFAULTS, "feed": "feed", "custom_data_reader": "custom_data_reader"}.items()
+            if not names & {name, *(_FEEDS if flag == "feed" else ())} and getattr(spec, flag) in ("", name)
+        }
+        used = set[str]()
+        for one in ast.walk(tree):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+                used.add(one.id)
+            elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+                used.add(one.value)
+        named = (spec.model_def, spec.loss, spec.optimizer, *(getattr(spec, flag) for flag in _LOOKALIKES))
+        used.update(str(value).rpartition(".")[2] for value in named)
+        for name, line in _plain_functions(tree):
+            if name in used or name.startswith("_"):
+                continue
+            said, passes = f"{place}:{line}: nothing uses {name}", f"one that is not used yet passes as _{name}"
+            if name in _RATES:
+                given = f"[elasticdl.callbacks.LearningRateScheduler({name})]"
+                raise UserCodeError(
+                    f"{said}, which looks like a schedule of the learning rate",
+                    fix=f"hand it over: def callbacks(): return {given}; {passes}",
+                )
+            for flag, entry in missing.items():
+                if name in _LOOKALIKES[flag].split() or difflib.get_close_matches(name, [entry], 1, _ALIKE):
+                    raise UserCodeError(
+                        f"{said}: did you mean the entry {entry}?",
+                        fix=f"call it {entry}, or name it with --{flag} {name}; {passes}",
+                    )
+
     def require_records(self) -> None:
         """Checks that a script asks for the records of its job.
 
@@ -339,6 +401,15 @@ class _Modules:
             f"--{flag} names the file {relative.as_posix()}, which is not in the model zoo",
             fix=f"write file.object, with dots for folders; {hint}",
         )
+
+
+def _plain_functions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The names and lines of functions and classes without decorators, and of lambdas with a name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            yield node.name, node.lineno
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            yield from ((target.id, node.lineno) for target in node.targets if isinstance(target, ast.Name))
 
 
 def _split(dotted: str) -> tuple[tuple[str, ...], str]:

@@ -68,6 +68,33 @@ def test_a_round_trains_the_loss_of_all_its_records(bench: Bench, row: Row) -> N
     assert local.steps == servers.steps > 1
 
 
+def _clipped(option: str) -> Row:
+    made = f"def optimizer():\n    return keras.optimizers.SGD(0.3, momentum=0.5, {option})"
+    return Row(f"clipped_{option.partition('=')[0]}", module(KERAS_WEIGHED, made), "rounds", TWO)
+
+
+def _clipped_in_torch(name: str, options: str, *parts: str) -> object:
+    made = f"def callbacks():\n    return [elasticdl.callbacks.GradientClipping({options})]"
+    return _torch(f"clipped_{name}", *parts, TORCH_WEIGHED, made)
+
+
+CLIPPED = [
+    _clipped("global_clipnorm=0.05"),
+    _clipped("clipnorm=0.05"),
+    _clipped("clipvalue=0.02"),
+    _clipped_in_torch("norm", "max_norm=0.05", TABLE),
+    _clipped_in_torch("most", "0.05, float('inf')"),
+    _clipped_in_torch("value", "clip_value=0.01", TABLE),
+]
+
+
+@pytest.mark.rotates(turns=3)
+@pytest.mark.parametrize("row", CLIPPED, ids=lambda row: row.name)
+def test_the_gradient_of_a_round_is_clipped_once(bench: Bench, row: Row) -> None:
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    assert differences(row, local, servers) == []
+
+
 LATE = """
 def loss(labels, predictions):
     weights = {where}(labels > -9.0, 1.0, 0.0)

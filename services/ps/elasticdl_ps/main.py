@@ -47,7 +47,7 @@ async def serve(stop: asyncio.Event) -> int:
     keep_large_blocks()
     _choose_cache_folder()
     kernels = load_kernels(settings.ps_kernels)
-    await asyncio.to_thread(_warm_up, kernels)
+    await asyncio.to_thread(warm_up, kernels)
 
     def authenticate(token: str) -> Claims:
         return verify(settings.job_secret, token, job_id=settings.job_id)
@@ -92,7 +92,7 @@ def _choose_cache_folder() -> None:
         os.environ["NUMBA_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"elasticdl-kernels-{os.getuid()}")
 
 
-def _warm_up(kernels: KernelSet) -> None:
+def warm_up(kernels: KernelSet) -> None:
     """Compiles, or loads from the cache, what every job needs, so that no first pull waits for it."""
     table = EmbeddingTable(TableSpec("warm-up", 4), Optimizer(OptimizerSpec("sgd")), kernels)
     # So many that the map of ids grows.
@@ -100,4 +100,5 @@ def _warm_up(kernels: KernelSet) -> None:
     out = np.empty((_WARM_UP_IDS, 4), np.float32)
     table.read(ids, out)
     kernels.has_duplicates(ids)
+    kernels.merge_rows(ids, out, np.empty_like(ids), np.empty_like(out))  # of the gradients of a round
     kernels.all_finite(np.frombuffer(out.tobytes(), np.uint32))

@@ -171,6 +171,33 @@ class RowPolicy:
         return self.admission > 1 or self.eviction_updates > 0 or self.max_rows > 0
 
 
+CLIPPED_BY = ("", "value", "norm", "global_norm")
+"""What ``UpdateClipping.by`` may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateClipping:
+    """Clipping of the gradients of an update, by the parameter servers.
+
+    Attributes:
+        by: ``value`` (each element), ``norm`` (of each gradient; the rows of a table are one), ``global_norm`` (of
+            all together), or empty for none.
+        limit: the largest value or norm.
+        norm_type: which norm that is; 2 for the Euclidean one.
+        slack: what is added to a norm before the limit is divided by it, as PyTorch does.
+    """
+
+    by: str = ""
+    limit: float = 0.0
+    norm_type: float = 2.0
+    slack: float = 0.0
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether all gradients of a model have to be in one place."""
+        return self.by in ("norm", "global_norm")
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateMode:
     """When a pushed gradient becomes an update, and of which rows.
@@ -185,6 +212,7 @@ class UpdateMode:
         delay_compensation: asynchronous: how strongly a gradient is corrected by how far the parameters have moved
             since they were pulled; 0 is off. Pushes then say what was pulled.
         stop_at: the version after which the first PS refuses further updates; 0 for none.
+        clipping: of each update's gradients.
     """
 
     use_async: bool = True
@@ -194,3 +222,4 @@ class UpdateMode:
     rows: RowPolicy = field(default_factory=RowPolicy)
     delay_compensation: float = 0.0
     stop_at: int = 0
+    clipping: UpdateClipping = field(default_factory=UpdateClipping)

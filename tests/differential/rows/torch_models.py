@@ -89,6 +89,42 @@ def _refused(name: str, said: str, *parts: str) -> Row:
 _MODELS = [
     _row("plain", "models", data=validated),
     _row(
+        "dataclass_outputs",
+        "models",
+        """
+        import dataclasses
+
+
+        @dataclasses.dataclass
+        class Output:
+            price: torch.Tensor
+            hidden: torch.Tensor
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.hidden, self.out = nn.Linear(4, 6), nn.Linear(6, 1)
+
+            def forward(self, x):
+                hidden = torch.tanh(self.hidden(x))
+                return Output(self.out(hidden).squeeze(-1), hidden)
+
+
+        forward = Net
+
+
+        def loss(labels, predictions):
+            assert isinstance(predictions, Output)
+            return ((labels - predictions.price) ** 2).mean() + 0.01 * (predictions.hidden ** 2).mean()
+
+
+        def eval_metrics_fn():
+            return {"price": {"off": lambda labels, price: (labels - price).abs()}}
+        """,
+        data=validated,
+    ),
+    _row(
         "batch_norm",
         "models",
         """

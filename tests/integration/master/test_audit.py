@@ -58,6 +58,8 @@ async def test_records_that_are_in_the_model_twice_are_counted_exactly(make_job:
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED
     assert job.api.status["duplicates"] == job.api.status["audit"]["duplicates"] == 20
+    (told,) = [event["message"] for event in job.api.events if event["kind"] == "audit"]
+    assert told.endswith("120 in the model, 0 passed over, 20 of them more than once")
 
 
 async def test_a_master_that_redoes_nothing_after_a_restore_is_found_out(

@@ -96,6 +96,70 @@ def test_names_come_about_in_many_ways(tmp_path: Path, definition: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("definition", "entry", "fix"),
+    [
+        ("def eval_metric_fn(): ...", "eval_metrics_fn", "call it eval_metrics_fn"),
+        ("def eval_metrics(): ...", "eval_metrics_fn", "--eval_metrics_fn eval_metrics"),
+        ("def evalmetrics_fn(): ...", "eval_metrics_fn", "call it"),
+        ("def callback(): ...", "callbacks", "call it callbacks"),
+        ("eval_metric_fn = lambda: {}", "eval_metrics_fn", "call it eval_metrics_fn"),
+        ("class PredictionOutputProcessor: ...", "PredictionOutputsProcessor", "call it"),
+        ("def custom_datareader(origin): ...", "custom_data_reader", "call it"),
+        ("def collate_fn(samples): ...", "collate", "call it collate"),
+    ],
+)
+def test_a_function_that_looks_like_an_entry_is_refused(
+    tmp_path: Path, definition: str, entry: str, fix: str
+) -> None:
+    """It was passed over without a word, and the job ended without metrics, or by a constant rate."""
+    with pytest.raises(
+        UserCodeError, match=rf"model\.py:\d+: nothing uses .* did you mean the entry {entry}\?"
+    ) as caught:
+        _check(tmp_path, f"{GOOD}\n{definition}\n")
+    assert fix in caught.value.fix and "passes as _" in caught.value.fix
+
+
+@pytest.mark.parametrize("more", ["", "def callbacks(): return []"])
+@pytest.mark.parametrize("name", ["learning_rate_scheduler", "lr_schedule"])
+def test_a_schedule_that_nothing_asks_is_refused(tmp_path: Path, name: str, more: str) -> None:
+    with pytest.raises(UserCodeError, match=f"nothing uses {name}, which looks like a schedule") as caught:
+        _check(tmp_path, f"{GOOD}\n{more}\ndef {name}(version): return 0.1\n")
+    assert f"callbacks.LearningRateScheduler({name})" in caught.value.fix
+
+
+def test_a_feed_of_another_name_is_refused_where_none_is_needed(tmp_path: Path) -> None:
+    """A reader that makes features by itself took its place."""
+    source = GOOD.replace("def feed(", "def feed_fn(")
+    with pytest.raises(UserCodeError, match=r"did you mean the entry feed\?"):
+        _check(tmp_path, source, data_reader_params={"label": "y"})
+    _check(tmp_path, source, data_reader_params={"label": "y"}, feed="feed_fn")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def eval_metrics(): ...\ndef eval_metrics_fn(): return eval_metrics()",
+        "def metrics(): ...\neval_metrics_fn = metrics",
+        "def lr_schedule(version): ...\ndef callbacks(): return [LearningRateScheduler(lr_schedule)]",
+        "def collate_fn(samples): ...\nloader = DataLoader(collate_fn=collate_fn)",
+        "@registered\ndef metrics(): ...",
+        "def _metrics(): ...",
+        "__all__ = ['metrics']\ndef metrics(): ...",
+        "def callbacks(): ...\ndef callback(): ...",
+        "from other import metrics",
+        "from other import *\ndef metrics(): ...",
+        "def accuracy(labels, predictions): ...",
+    ],
+)
+def test_functions_of_ones_own_pass(tmp_path: Path, more: str) -> None:
+    _check(tmp_path, f"{GOOD}\n{more}\n")
+
+
+def test_a_function_that_a_flag_names_passes(tmp_path: Path) -> None:
+    _check(tmp_path, f"{GOOD}\ndef metrics(): ...\n", eval_metrics_fn="metrics")
+
+
+@pytest.mark.parametrize(
     ("name", "definition"),
     [
         ("loss", "def loss(labels): ..."),

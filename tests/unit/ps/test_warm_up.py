@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from elasticdl_ps.kernels import load_kernels
-from elasticdl_ps.main import _warm_up
+from elasticdl_ps.main import warm_up
 
 pytestmark = pytest.mark.unit
 
 
-def test_the_map_of_ids_grows_before_the_first_pull_does_it() -> None:
+@pytest.mark.parametrize("kernel", ["grow", "merge_rows"])
+def test_what_every_job_needs_runs_before_the_first_message(kernel: str) -> None:
+    """A map of ids grows at the first pull, gradients are merged at the end of the first round."""
     kernels = load_kernels("numpy")
     calls: list[tuple[Any, ...]] = []
 
-    def grow(*arguments: Any) -> Any:
+    def noted(*arguments: Any) -> Any:
         calls.append(arguments)
-        return kernels.grow(*arguments)
+        return getattr(kernels, kernel)(*arguments)
 
-    _warm_up(dataclasses.replace(kernels, grow=grow))
+    warm_up(dataclasses.replace(kernels, **{kernel: noted}))
 
     assert calls

@@ -29,7 +29,7 @@ from elasticdl_worker.trainers.torch.device import (
     run_backward,
     seed_of,
 )
-from elasticdl_worker.trainers.torch.model.calling import map_tensors
+from elasticdl_worker.trainers.torch.nested import map_tensors
 
 pytestmark = pytest.mark.unit
 META = torch.device("meta")

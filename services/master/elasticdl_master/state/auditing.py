@@ -128,6 +128,8 @@ class RecordAudit:
         """Makes the audit; the job fails if records are missing."""
         found = self.outcome = audit(self._job.plans, self._epochs, tallies)
         counts = f"{found.planned:,} records planned, {found.committed:,} in the model, {found.skipped:,} passed over"
+        if found.duplicates:
+            counts += f", {found.duplicates:,} of them more than once"
         if found.missing:
             self._job.lifecycle.fail(
                 f"the audit found that the model lacks records of tasks that are done: {'; '.join(found.missing)}",

@@ -20,6 +20,7 @@ from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundErro
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_ps.kernels import KernelSet
 from elasticdl_ps.optimizers import Optimizer, UpdateNumbers
+from elasticdl_ps.store.clipping import clip
 from elasticdl_ps.store.compensation import Delay
 from elasticdl_ps.store.dense import DenseStore, DenseValue, check_specs
 from elasticdl_ps.store.merging import Changes, merge
@@ -120,6 +121,12 @@ class Partition:
         check_specs((part.spec, part.start, part.stop) for part in dense)
         _check_tables(tables)
         made.check_groups([part.spec for part in dense], tables)
+        if mode.clipping.needs_whole and self.num_ps > 1:
+            raise InvalidInputError(
+                f"gradients cannot be clipped by their norm over {self.num_ps} parameter servers, each of which has "
+                "a part of them",
+                fix="use one parameter server, or clip by value",
+            )
         with self._lock:
             if self.initialised and (guest or not self.restored):
                 return False
@@ -193,7 +200,8 @@ class Partition:
         """
         with self._lock:
             step = self.version + 1
-            changes, scale = merge(members, self.kernels), 1.0 / len(members)
+            scale = 1.0 / len(members)
+            changes = clip(merge(members, self.kernels), self.mode.clipping, scale)
             # Only asynchronous pushes, which come alone, are of several minibatches.
             for name, (ids, _) in changes.rows.items():
                 self.tables[name].require(ids)

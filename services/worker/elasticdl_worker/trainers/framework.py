@@ -20,7 +20,7 @@ from elasticdl.callbacks import Callback
 from elasticdl.data import DataReader, Shard
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
+from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec, UpdateClipping
 from elasticdl_core.shuffling import Reading
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.group.replica import Replica
@@ -141,6 +141,10 @@ class OptimizerPlan(Protocol):
     @property
     def learning_rate(self) -> LearningRates | None:
         """The rate by model version and epoch, or None where it is constant."""
+
+    @property
+    def clipping_of_updates(self) -> UpdateClipping:
+        """The clipping that is asked for, as parameter servers do it where an update is of several minibatches."""
 
 
 class TrainedModel(Protocol):

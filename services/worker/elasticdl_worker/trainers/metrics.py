@@ -417,7 +417,7 @@ def _pick(values: Tensors, output: str, names: Sequence[str], *, optional: bool 
         if output in values or not optional:
             return values[output]
         return values
-    if output in getattr(values, "_fields", ()):
+    if output in getattr(values, "_fields", ()) or output in getattr(values, "__dataclass_fields__", ()):
         return getattr(values, output)
     if isinstance(values, list | tuple) and len(values) == len(names):
         return values[names.index(output)]

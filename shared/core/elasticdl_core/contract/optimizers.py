@@ -51,7 +51,13 @@ OPTIONS = (
         "weight_decay",
         "is an option of the same name of the parameter servers' optimizer",
     ),
-    rows(_OPTION, _AS, "clipnorm clipvalue global_clipnorm", "is done by the worker, for each minibatch"),
+    rows(
+        _OPTION,
+        _AS,
+        "clipnorm clipvalue global_clipnorm",
+        "is done for each update: by the worker, of rounds of several minibatches by the parameter server (one for "
+        "norms)",
+    ),
     rows(_OPTION, _YES, "name jit_compile is_legacy_optimizer", "changes no result"),
     rows(
         _OPTION,

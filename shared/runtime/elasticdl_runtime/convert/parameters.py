@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import (
+    CLIPPED_BY,
     ConstraintSpec,
     DenseKind,
     DenseSpec,
@@ -19,6 +20,7 @@ from elasticdl_core.model import (
     OptimizerSpec,
     RowPolicy,
     TableSpec,
+    UpdateClipping,
     UpdateMode,
 )
 from elasticdl_proto.v1 import ps_pb2
@@ -156,6 +158,10 @@ def optimizer_from_json(text: str) -> OptimizerSpec:
     return OptimizerSpec(data["name"], params, tuple(groups))
 
 
+def _clipping_of(by: str = "", limit: float = 0.0, norm_type: str = "2.0", slack: float = 0.0) -> UpdateClipping:
+    return UpdateClipping(str(by), float(limit), float(norm_type), float(slack))
+
+
 def mode_to_json(mode: UpdateMode) -> str:
     """An update mode as JSON text."""
     return json.dumps(
@@ -171,6 +177,12 @@ def mode_to_json(mode: UpdateMode) -> str:
                 "max_rows": mode.rows.max_rows,
             },
             "stop_at": mode.stop_at,
+            "clipping": {
+                "by": mode.clipping.by,
+                "limit": mode.clipping.limit,
+                "norm_type": str(mode.clipping.norm_type),  # JSON has no infinity
+                "slack": mode.clipping.slack,
+            },
         }
     )
 
@@ -191,6 +203,7 @@ def mode_from_json(text: str) -> UpdateMode:
             RowPolicy(**{name: int(number) for name, number in data.get("rows", {}).items()}),
             float(data.get("delay_compensation", 0.0)),
             int(data.get("stop_at", 0)),
+            _clipping_of(**data.get("clipping", {})),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"the update mode {text!r} lacks something: {error}", fix=_FIX) from None
@@ -203,6 +216,11 @@ def mode_from_json(text: str) -> UpdateMode:
         raise InvalidInputError(
             f"delay_compensation={mode.delay_compensation} cannot work", fix="choose a number of 0 or more"
         )
+    clipping = mode.clipping
+    if clipping.by not in CLIPPED_BY or (clipping.by and not 0 < clipping.limit < math.inf) or clipping.slack < 0:
+        raise InvalidInputError(f"{clipping} cannot work", fix="give a limit over 0")
+    if not (clipping.norm_type > 0):
+        raise InvalidInputError(f"norm_type={clipping.norm_type} cannot work", fix="choose a norm over 0, such as 2")
     rows = mode.rows
     if not 1 <= rows.admission <= MAX_ADMISSION or rows.eviction_updates < 0 or rows.max_rows < 0:
         raise InvalidInputError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elasticdl.modes import Mode
 from elasticdl_core.job import JobSpec, JobType
-from elasticdl_core.model import OptimizerSpec
+from elasticdl_core.model import OptimizerSpec, UpdateClipping
 from elasticdl_core.training_rules import TrainingRules
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
@@ -20,7 +20,7 @@ from elasticdl_worker.trainers.framework import Framework, Preparation, training
 from elasticdl_worker.trainers.job_sources import JobSources
 from elasticdl_worker.trainers.on_servers.read_ahead import Item, ReadAhead, TrainingStep
 from elasticdl_worker.trainers.on_servers.remaining_steps import RemainingSteps
-from elasticdl_worker.trainers.on_servers.trainer import Trainer, update_mode
+from elasticdl_worker.trainers.on_servers.trainer import Trainer, round_clipping, update_mode
 from elasticdl_worker.trainers.other_tasks import OtherTasks
 from elasticdl_worker.user_code import ModelModule
 
@@ -111,7 +111,8 @@ class ParameterServerEngine:
         self._others.use(self._trainer)
         optimizer = job.optimizer.spec if job.optimizer else None
         served = optimizer or OptimizerSpec("sgd", {"learning_rate": 0.0})
-        mode = update_mode(spec, stop_at)
+        clipping = round_clipping(spec, job.optimizer.clipping_of_updates if job.optimizer else UpdateClipping())
+        mode = update_mode(spec, stop_at, clipping)
         self._session.call(self._parameters.ensure_model(job.model.values(), job.dense, job.tables, served, mode))
         job.model.vary_randomness(self._worker_index)
         self._session.describe_model(

@@ -21,9 +21,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from elasticdl_core.errors import ElasticDLError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.model import RowPolicy, UpdateMode
+from elasticdl_core.model import RowPolicy, UpdateClipping, UpdateMode
 from elasticdl_runtime.telemetry.spans import span, traced
 from elasticdl_worker.device import device_turn
 from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PullOutcome, PushResult
@@ -103,7 +103,29 @@ class _Push:
     """The step whose pull went along."""
 
 
-def update_mode(spec: JobSpec, stop_at: int = 0) -> UpdateMode:
+def round_clipping(spec: JobSpec, clipping: UpdateClipping) -> UpdateClipping:
+    """The clipping that parameter servers do: that of rounds, which are one update; a worker clips all others.
+
+    Args:
+        spec: the job.
+        clipping: what the user asks for.
+
+    Raises:
+        UserCodeError: it is by a norm that no server knows.
+    """
+    if not spec.rounds_of_several or not clipping.by:
+        return UpdateClipping()
+    if clipping.needs_whole and spec.num_ps > 1:
+        raise UserCodeError(
+            f"gradients are clipped by their norm, that of a round of {spec.grads_to_wait} minibatches "
+            f"(--grads_to_wait), of which each of {spec.num_ps} parameter servers has only a part",
+            fix="give --num_ps 1, clip by value, or train with --distribution_strategy AllReduceStrategy or "
+            "--grads_to_wait 1",
+        )
+    return clipping
+
+
+def update_mode(spec: JobSpec, stop_at: int = 0, clipping: UpdateClipping | None = None) -> UpdateMode:
     """The job's rules for when a pushed gradient becomes an update, and for rows."""
     rows = RowPolicy(spec.table_admission, spec.table_eviction, spec.table_max_rows)
     return UpdateMode(
@@ -114,6 +136,7 @@ def update_mode(spec: JobSpec, stop_at: int = 0) -> UpdateMode:
         rows,
         spec.delay_compensation,
         stop_at,
+        clipping or UpdateClipping(),
     )
 
 

@@ -101,7 +101,7 @@ class TensorFlowFramework:
             model,
             aligned_loss(module),
             source.labels_spec,
-            translated.clipping if translated else None,
+            translated.clipping if translated and not spec.rounds_of_several else None,
             eager=spec.eager,
             choice=StepChoice(spec.xla, preparation.remaining_steps),
             minibatch_size=spec.minibatch_size,

@@ -7,10 +7,8 @@ are made and metrics are computed on the host.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from torch import nn, optim
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_worker.trainers.replica_rules import is_finite
+from elasticdl_worker.trainers.torch.nested import map_members
 
 HOST = torch.device("cpu")
 _FLOATS = {torch.float16, torch.float32, torch.float64}
@@ -170,25 +169,7 @@ def place(values: Any, device: torch.device, placed: MutableMapping[int, torch.T
         return placed[id(values)]
     if not isinstance(values, type) and callable(getattr(values, "to", None)):
         return values.to(device)  # a PackedSequence, or a minibatch with a method of its own
-    if isinstance(values, Mapping):
-        moved = {key: place(value, device, placed) for key, value in values.items()}
-        if type(values) is dict:
-            return moved
-        kind: Any = copy.copy(values)  # what a library made of a ``dict``: its kind has attributes
-        for key, value in moved.items():
-            kind[key] = value
-        return kind
-    if isinstance(values, tuple | list):
-        made = [place(value, device, placed) for value in values]
-        if hasattr(values, "_fields"):
-            return type(values)(*made)
-        return type(values)(made) if type(values) in (tuple, list) else made
-    if dataclasses.is_dataclass(values) and not isinstance(values, type):
-        twin = copy.copy(values)
-        for field in dataclasses.fields(values):
-            object.__setattr__(twin, field.name, place(getattr(values, field.name), device, placed))
-        return twin
-    return values
+    return map_members(lambda one: place(one, device, placed), values)
 
 
 def finite_flag(tensor: torch.Tensor) -> bool | torch.Tensor:

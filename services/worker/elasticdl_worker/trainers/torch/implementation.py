@@ -42,7 +42,7 @@ from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
 from elasticdl_worker.trainers.torch.model import embeddings
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, TorchBuildOptions, build_model
 from elasticdl_worker.trainers.torch.model.callbacks import callbacks_of
-from elasticdl_worker.trainers.torch.model.calling import cut, leaves
+from elasticdl_worker.trainers.torch.model.calling import cut
 from elasticdl_worker.trainers.torch.model.metrics import make_metrics, to_numpy
 from elasticdl_worker.trainers.torch.model.operation_work import one_thread_is_better
 from elasticdl_worker.trainers.torch.model.optimizers import (
@@ -52,6 +52,7 @@ from elasticdl_worker.trainers.torch.model.optimizers import (
     translate,
 )
 from elasticdl_worker.trainers.torch.model.state_rules import learn_rules
+from elasticdl_worker.trainers.torch.nested import leaves
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
@@ -128,7 +129,7 @@ class TorchFramework:
         programs = TorchPrograms(
             model,
             module,
-            _options(preparation, plan.clipping if plan else None),
+            _options(preparation, plan.clipping if plan and not spec.rounds_of_several else None),
             updates,
             keeps_origin=bool(spec.delay_compensation),
             keeps_predictions=preparation.keeps_predictions,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from elasticdl_worker.trainers.torch.model.calling import leaves
+from elasticdl_worker.trainers.torch.nested import leaves
 
 
 @contextlib.contextmanager

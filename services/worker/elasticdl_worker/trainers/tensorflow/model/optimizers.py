@@ -10,7 +10,7 @@ from typing import cast
 
 from elasticdl.callbacks import Callback, LearningRateScheduler
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.model import OptimizerSpec, TableSpec
+from elasticdl_core.model import OptimizerSpec, TableSpec, UpdateClipping
 from elasticdl_worker.trainers.framework import LearningRate
 from elasticdl_worker.trainers.tensorflow.framework import keras, tf
 from elasticdl_worker.trainers.tensorflow.model.callbacks import EpochSchedule
@@ -85,6 +85,16 @@ class TranslatedOptimizer:
     spec: OptimizerSpec
     clipping: Clipping
     learning_rate: LearningRate | None
+
+    @property
+    def clipping_of_updates(self) -> UpdateClipping:
+        """The clipping as parameter servers do it."""
+        asked = self.clipping
+        if asked.clipnorm:
+            return UpdateClipping("norm", asked.clipnorm)
+        if asked.global_clipnorm:
+            return UpdateClipping("global_norm", asked.global_clipnorm)
+        return UpdateClipping("value", asked.clipvalue) if asked.clipvalue else UpdateClipping()
 
 
 def translate(

@@ -31,8 +31,9 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.output_files import OutputFile, describe_file
 from elasticdl_worker.trainers.torch.export.initial_rows import TorchInitialRows
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall
 from elasticdl_worker.trainers.torch.model.trials import trial_of
+from elasticdl_worker.trainers.torch.nested import map_tensors
 
 WEIGHTS, PROGRAM = "model.safetensors", "model.pt2"
 _FORMATS = ("safetensors", "pt2")

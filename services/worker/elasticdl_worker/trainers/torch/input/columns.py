@@ -10,7 +10,7 @@ import torch
 
 from elasticdl_worker.trainers.column_feed import ColumnFeed
 from elasticdl_worker.trainers.minibatch import Tensors
-from elasticdl_worker.trainers.torch.model.calling import leaves
+from elasticdl_worker.trainers.torch.nested import leaves
 
 
 class TorchColumnPipeline(ColumnFeed):

@@ -16,7 +16,8 @@ from elasticdl.torch import Minibatches
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.input.records import is_reading
-from elasticdl_worker.trainers.torch.model.calling import describe, leaves
+from elasticdl_worker.trainers.torch.model.calling import describe
+from elasticdl_worker.trainers.torch.nested import leaves
 
 _NODES = 200
 _MOST_AFTER = 10_000

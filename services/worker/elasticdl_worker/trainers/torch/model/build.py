@@ -21,7 +21,7 @@ from elasticdl_worker.trainers.framework import Array, Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, copies_on_host, fill, move_model
 from elasticdl_worker.trainers.torch.model import embeddings
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, leaves, output_names
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, describe, output_names
 from elasticdl_worker.trainers.torch.model.first_values import WeightUses
 from elasticdl_worker.trainers.torch.model.operation_work import OperationWork
 from elasticdl_worker.trainers.torch.model.refused_modules import check_modules, check_tensors
@@ -35,6 +35,7 @@ from elasticdl_worker.trainers.torch.model.trials import (
     tensor_names,
     trial_of,
 )
+from elasticdl_worker.trainers.torch.nested import leaves
 from elasticdl_worker.user_code import ModelModule
 
 _WORKER_STRIDE = 7919
@@ -309,7 +310,7 @@ def _run_once(
     if not leaves(predictions):
         raise UserCodeError(
             f"the model returns a {type(predictions).__name__}, in which no tensor is found",
-            fix="return a tensor, or a dict, tuple or named tuple of tensors",
+            fix="return a tensor, or a dict, tuple, named tuple or dataclass of tensors",
         )
     return output_names(predictions)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from elasticdl_worker.trainers.framework import Outputs
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.nested import field_names, is_record, leaves, map_tensors
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -61,8 +61,8 @@ def output_names(predictions: Tensors) -> Outputs:
     """Names of a model's outputs."""
     if isinstance(predictions, Mapping):
         return tuple(str(name) for name in predictions)
-    if isinstance(predictions, tuple | list):
-        return tuple(getattr(predictions, "_fields", ())) or None
+    if isinstance(predictions, tuple | list) or is_record(predictions):
+        return field_names(predictions) or None
     return ()
 
 
@@ -72,36 +72,12 @@ def describe(values: Tensors) -> str:
         return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in values.items()) + "}"
     if isinstance(values, tuple | list):
         return "(" + ", ".join(describe(value) for value in values) + ")"
+    if is_record(values):
+        inside = ", ".join(f"{name}: {describe(getattr(values, name))}" for name in field_names(values))
+        return f"{type(values).__name__}({inside})"
     if isinstance(values, torch.Tensor):
         return f"{str(values.dtype).removeprefix('torch.')}{list(values.shape)}"
     return type(values).__name__
-
-
-def leaves(values: Tensors) -> list[torch.Tensor]:
-    """The tensors of nested ones, in order."""
-    if isinstance(values, Mapping):
-        return [leaf for value in values.values() for leaf in leaves(value)]
-    if isinstance(values, tuple | list):
-        return [leaf for value in values for leaf in leaves(value)]
-    return [values] if isinstance(values, torch.Tensor) else []
-
-
-def map_tensors(function: Callable[[torch.Tensor], Any], values: Tensors) -> Tensors:
-    """Nested tensors with a function applied to each; what a library made of a ``dict`` keeps its kind."""
-    if isinstance(values, Mapping):
-        mapped = {key: map_tensors(function, value) for key, value in values.items()}
-        if type(values) is dict:
-            return mapped
-        twin: Any = copy.copy(values)
-        for key, value in mapped.items():
-            twin[key] = value
-        return twin
-    if isinstance(values, tuple | list):
-        made = [map_tensors(function, value) for value in values]
-        if hasattr(values, "_fields"):
-            return type(values)(*made)
-        return type(values)(made) if type(values) in (tuple, list) else made
-    return function(values) if isinstance(values, torch.Tensor) else values
 
 
 def aligned(labels: Tensors, predictions: Tensors) -> Tensors:

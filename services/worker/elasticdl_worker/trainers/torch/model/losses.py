@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from elasticdl_core.contract.argument_order import refuse_swapped
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.minibatch import Tensors
-from elasticdl_worker.trainers.torch.model.calling import leaves
+from elasticdl_worker.trainers.torch.nested import leaves
 
 _Function = Callable[[Any, Any], Any]
 _OWN = ("torch.nn.modules.loss", "torch.nn.functional")

@@ -23,8 +23,9 @@ from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import ModuleMetrics, one_array, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, host_array, place
-from elasticdl_worker.trainers.torch.model.calling import aligned, cut, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import aligned, cut
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
+from elasticdl_worker.trainers.torch.nested import field_names, map_tensors
 from elasticdl_worker.user_code import ModelModule
 
 _Numbers = NDArray[np.float64]
@@ -255,8 +256,8 @@ def _declaring(metric: Any) -> dict[str, Any]:
 
 def to_numpy(predictions: Tensors) -> object:
     """Nested tensors as arrays of types that numpy has."""
-    if hasattr(predictions, "_asdict"):
-        predictions = predictions._asdict()  # each is stored by its name
+    if names := field_names(predictions):
+        predictions = {name: getattr(predictions, name) for name in names}  # each is stored by its name
     return map_tensors(host_array, predictions)
 
 

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from elasticdl.callbacks import Callback, GradientClipping, LearningRateScheduler
 from elasticdl_core.contract import Subject, Verdict, find, refusal
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.model import OptimizerSpec
+from elasticdl_core.model import OptimizerSpec, UpdateClipping
 from elasticdl_worker.trainers.framework import LearningRates
 from elasticdl_worker.trainers.torch.device import HOST, move_memory
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
@@ -37,6 +37,8 @@ _OPTIONS: Mapping[type[optim.Optimizer], tuple[str, tuple[str, ...]]] = {
     optim.SparseAdam: ("torch.sparse_adam", ("betas", "eps", "maximize")),
 }
 """The optimizers of the parameter servers: their names there, and the options that change a result."""
+NORM_SLACK = 1e-6
+"""What PyTorch adds to a norm before it divides a limit by it."""
 _HARMLESS = ("foreach", "fused", "capturable", "differentiable")
 """Options that change no result: ``differentiable`` if it is False, ``capturable`` on devices that have graphs."""
 _NAMES = {"lr": "learning_rate", "eps": "epsilon"}
@@ -76,6 +78,17 @@ class TorchOptimizerPlan:
     clipping: GradientClipping | None
     group_params: tuple[Mapping[str, float | bool], ...]
     groups: Mapping[int, int]
+
+    @property
+    def clipping_of_updates(self) -> UpdateClipping:
+        """The clipping as parameter servers do it."""
+        asked = self.clipping
+        if asked is None:
+            return UpdateClipping()
+        if asked.max_norm is not None:
+            return UpdateClipping("global_norm", asked.max_norm, asked.norm_type, NORM_SLACK)
+        assert asked.clip_value is not None
+        return UpdateClipping("value", asked.clip_value)
 
 
 def make_optimizer(module: ModelModule, model: BuiltModel, callbacks: Sequence[Callback]) -> MadeOptimizer:

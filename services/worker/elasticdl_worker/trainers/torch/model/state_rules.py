@@ -16,10 +16,11 @@ from elasticdl_worker.trainers.state_merging import Merge
 from elasticdl_worker.trainers.state_trials import learn_by_trial
 from elasticdl_worker.trainers.torch.device import host_array, place
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall
 from elasticdl_worker.trainers.torch.model.repeated_memory import saved_buffers
 from elasticdl_worker.trainers.torch.model.scopes import TorchCollectScope
 from elasticdl_worker.trainers.torch.model.trials import generators_kept, trial_of
+from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 
 _State = dict[str, torch.Tensor]
 

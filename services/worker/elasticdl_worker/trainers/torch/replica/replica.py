@@ -49,11 +49,11 @@ from elasticdl_worker.trainers.torch.device import (
 )
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor
-from elasticdl_worker.trainers.torch.model.calling import leaves, map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, TorchOptimizerPlan, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.state_rules import changing_state, learn_rules
 from elasticdl_worker.trainers.torch.model.trials import find_generators
+from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
 from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory

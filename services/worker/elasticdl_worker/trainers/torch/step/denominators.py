@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -22,6 +20,7 @@ from elasticdl_worker.trainers.loss_denominators import (
     unmeasured,
 )
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 
 _Loss = Callable[[Tensors, Tensors], torch.Tensor]
 
@@ -47,7 +46,7 @@ class TorchDenominators:
         self._close = close
         self._kept: tuple[Tensors, Tensors] = (None, None)
         self._weighs = False
-        numbers = sum(leaf.numel() // rows for leaf in _leaves(predictions))
+        numbers = sum(leaf.numel() // rows for leaf in leaves(predictions))
         kept = reference_rows(rows, numbers)
         self._anchor, at = self._first_anchor(labels, predictions, rows, kept)
         twice = self._anchor.join(self._anchor.labels, self._anchor.predictions, kept)
@@ -55,7 +54,7 @@ class TorchDenominators:
         start = 0 if at else kept
         if others := min(start + kept, rows) - start if rows > 1 else 0:
             targets, given = (_cut(values, start, start + others, rows) for values in (labels, predictions))
-            turned = _rebuilt(lambda leaf: leaf.flip(0) if leaf.ndim and leaf.is_floating_point() else leaf, given)
+            turned = map_tensors(lambda leaf: leaf.flip(0) if leaf.ndim and leaf.is_floating_point() else leaf, given)
             found = []
             for outputs in (given, turned):
                 self.keep(targets, outputs)
@@ -79,7 +78,7 @@ class TorchDenominators:
 
     def keep(self, labels: Tensors, predictions: Tensors) -> None:
         """Keeps labels and predictions of a part as they are before its loss is computed."""
-        labels, predictions = (_rebuilt(lambda leaf: leaf.detach().clone(), one) for one in (labels, predictions))
+        labels, predictions = (map_tensors(lambda leaf: leaf.detach().clone(), one) for one in (labels, predictions))
         self._kept = labels, predictions
 
     def of(self, rows: int, loss: float) -> float:
@@ -117,7 +116,7 @@ class TorchDenominators:
         joined, other = anchor.join(later, others, rows - at), _run(self._loss, later, others, rows - at).loss
         reference = LossReference(at, anchor.loss, self._reference.is_sum)
         if reference.denominator(joined, rows - at, other, self._close) != reference.plain(rows - at):
-            shapes = [list(leaf.shape[1:]) for leaf in _leaves(predictions)]
+            shapes = [list(leaf.shape[1:]) for leaf in leaves(predictions)]
             raise no_ratio(
                 f"a mean by weights, on records of the shapes {shapes} that those of other parts do not have"
             )
@@ -182,9 +181,9 @@ def _run(
     others: tuple[Tensors, Tensors, int] | None = None,
 ) -> _Ran:
     """Computes the loss of rows, and of others behind them."""
-    own = [_wide(leaf.detach()) for leaf in _leaves(predictions)]
+    own = [_wide(leaf.detach()) for leaf in leaves(predictions)]
     watched = [one.requires_grad_() for one in own if _per_record(one, rows) and one.is_floating_point()]
-    targets = [_wide(leaf) for leaf in _leaves(labels)]
+    targets = [_wide(leaf) for leaf in leaves(labels)]
     with torch.enable_grad(), torch.autocast(own[0].device.type if own else "cpu", enabled=False):
         if others is None:
             given = _joined(own, rows, predictions, 0), _joined(targets, rows, labels, 0)
@@ -210,7 +209,7 @@ def _run(
 
 
 def _shapes(values: Tensors) -> str:
-    return ", ".join(str(list(leaf.shape)) for leaf in _leaves(values))
+    return ", ".join(str(list(leaf.shape)) for leaf in leaves(values))
 
 
 def _exact(gradient: torch.Tensor) -> torch.Tensor:
@@ -220,7 +219,7 @@ def _exact(gradient: torch.Tensor) -> torch.Tensor:
 
 def _joined(own: list[torch.Tensor], rows: int, values: Tensors, others: int) -> Tensors:
     """Nested tensors, with rows of one's own before theirs; the own alone if there are no others."""
-    if len(own) != len(_leaves(values)):
+    if len(own) != len(leaves(values)):
         raise _UnlikeError
     left = iter(own)
 
@@ -236,7 +235,7 @@ def _joined(own: list[torch.Tensor], rows: int, values: Tensors, others: int) ->
             raise _UnlikeError
         return torch.cat([mine, theirs.to(mine.dtype)])
 
-    return _rebuilt(with_own, values)
+    return map_tensors(with_own, values)
 
 
 def _wide(leaf: torch.Tensor) -> torch.Tensor:
@@ -253,33 +252,4 @@ def _cut(values: Tensors, start: int, end: int, records: int) -> Tensors:
         each = _per_record(leaf, records)
         return leaf[start * each : end * each] if each else leaf
 
-    return _rebuilt(part, values)
-
-
-def _leaves(values: Tensors) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    _rebuilt(found.append, values)
-    return found
-
-
-def _rebuilt(function: Callable[[torch.Tensor], Any], values: Any) -> Any:
-    """Nested values with a function applied to each tensor: also of the kinds of ``dict`` that models return."""
-    if isinstance(values, torch.Tensor):
-        return function(values)
-    if isinstance(values, Mapping):
-        made = {key: _rebuilt(function, value) for key, value in values.items()}
-        if type(values) is dict:
-            return made
-        twin: Any = copy.copy(values)
-        for key, value in made.items():
-            twin[key] = value
-        return twin
-    if isinstance(values, tuple | list):
-        parts = [_rebuilt(function, value) for value in values]
-        return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
-    if dataclasses.is_dataclass(values) and not isinstance(values, type):
-        twin = copy.copy(values)
-        for field in dataclasses.fields(values):
-            object.__setattr__(twin, field.name, _rebuilt(function, getattr(values, field.name)))
-        return twin
-    return values
+    return map_tensors(part, values)

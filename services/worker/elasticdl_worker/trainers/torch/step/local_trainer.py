@@ -16,9 +16,9 @@ from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.not_finite import describe_bad_gradient
 from elasticdl_worker.trainers.torch.device import HOST, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel
-from elasticdl_worker.trainers.torch.model.calling import map_tensors
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clipping_of, rates_of, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
+from elasticdl_worker.trainers.torch.nested import map_tensors
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
 from elasticdl_worker.trainers.torch.step.touched_rows import TorchTouchedRows

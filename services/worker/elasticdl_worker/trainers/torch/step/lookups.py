@@ -19,8 +19,9 @@ from elasticdl_core.model import NO_ID
 from elasticdl_worker.trainers.framework import Lookups
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, leaves
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall
 from elasticdl_worker.trainers.torch.model.scopes import EnoughCollectedError, Lookup, TorchCollectScope
+from elasticdl_worker.trainers.torch.nested import leaves
 
 _SMALL = 16
 """Up to so many possible ids for each that is looked up, a place for each of them is faster than to sort."""

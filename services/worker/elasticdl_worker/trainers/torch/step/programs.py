@@ -23,11 +23,13 @@ from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, an
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.torch.device import HOST, arrays_of, place, run_backward
 from elasticdl_worker.trainers.torch.model.build import BuiltModel, as_tensor, explaining_tables
-from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned, leaves, map_tensors
+from elasticdl_worker.trainers.torch.model.calling import TorchModelCall, aligned
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
+from elasticdl_worker.trainers.torch.model.optimizers import NORM_SLACK
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
 from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
+from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
@@ -442,7 +444,7 @@ def clip(clipping: GradientClipping | None, gradients: Sequence[torch.Tensor]) -
         total = torch.nn.utils.get_total_norm(list(gradients), clipping.norm_type)
         # A norm that is not finite would make all of them so: what is wrong is found in them as they are.
         if torch.isfinite(total):
-            factor = torch.clamp(clipping.max_norm / (total + 1e-6), max=1.0)
+            factor = torch.clamp(clipping.max_norm / (total + NORM_SLACK), max=1.0)
             torch._foreach_mul_(list(gradients), factor)
     if clipping.clip_value is not None:
         torch._foreach_clamp_min_(list(gradients), -clipping.clip_value)
