@@ -75,6 +75,40 @@ def test_the_parts_of_an_update_train_what_plain_pytorch_trains_on_all_of_it(
     assert len({replica.digest() for replica in replicas}) == 1
 
 
+OWN = [("own", "judging", how) for how in ("mean", "weighed", "ignoring", "added", "narrow")]
+BY_TIME = [("moments", "by_time", ""), ("each_moment", "by_time", "")]
+
+
+@pytest.mark.rotates(turns=3)
+@pytest.mark.parametrize(
+    ("loss", "model", "how"), [*OWN, *BY_TIME, ("size", "heads", ""), ("own_and_ours", "judging", "mean")]
+)
+def test_a_loss_of_the_models_own_and_outputs_by_time_train_in_parts_as_a_whole(
+    loss: str, model: str, how: str, job: Any
+) -> None:
+    """All of these were refused."""
+    spec = job(loss, 4, model, model_params={"how": how} if how else {})
+    replicas = [replica_of(spec) for _ in range(2)]
+    for step in range(2):
+        make_step(replicas, spec, step, microbatches=4)
+    for name, wanted in as_a_whole(spec, 2).items():
+        np.testing.assert_allclose(replicas[0].state().values[name], wanted, atol=2e-6, err_msg=name)
+    assert len({replica.digest() for replica in replicas}) == 1
+
+
+@pytest.mark.parametrize(("how", "denominator"), [("mean", float(MICROBATCH)), ("added", 0.0)])
+def test_records_of_a_loss_of_the_models_own_are_counted_exactly(how: str, denominator: float, job: Any) -> None:
+    """A sum adds up as it is, whose denominator is told as 0."""
+    spec = job("own", model="judging", model_params={"how": how})
+    replica = replica_of(spec)
+    assert replica.compute(0, 0, read(replica, spec), 0).denominator == denominator
+
+
+def test_a_root_of_the_models_own_is_refused(job: Any) -> None:
+    with pytest.raises(UserCodeError, match="neither a sum nor a mean"):
+        replica_of(job("own", model="judging", model_params={"how": "root"}))
+
+
 def test_heads_of_one_denominator_are_one_objective(job: Any) -> None:
     spec = job("alike_heads", model="heads")
     replica = replica_of(spec)
@@ -101,7 +135,6 @@ def test_a_mean_over_records_counts_them_exactly(job: Any) -> None:
         ("added_and_regularised", "net"),
         ("drawing", "net"),
         ("two_heads", "heads"),
-        ("size", "heads"),
     ],
 )
 def test_a_loss_that_parts_cannot_make_is_refused_before_the_first_update(loss: str, model: str, job: Any) -> None:

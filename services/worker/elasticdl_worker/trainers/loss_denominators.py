@@ -107,11 +107,13 @@ class JoinedLoss:
         loss: of all of them.
         share: the factor that is left of the gradient that the loss has on the first rows alone.
         bend: how far the gradient is from being that multiple, as part of it, in the output where it is furthest.
+        of_others: the loss of the rows that joined, where it is not that of training; else None.
     """
 
     loss: float
     share: float
     bend: float
+    of_others: float | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class LossReference:
             UserCodeError: the loss is no such ratio.
         """
         share, straight = joined.share, joined.bend <= _STRAIGHT
+        loss = loss if joined.of_others is None else joined.of_others
         said = f"{self.loss:.6g} on {self.rows} records, {loss:.6g} on {rows} others and {joined.loss:.6g} on all"
         if self.is_sum:
             if math.isfinite(loss) and not (straight and _close(joined.loss, self.loss + loss, close)):

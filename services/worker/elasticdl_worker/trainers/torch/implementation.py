@@ -135,7 +135,8 @@ class TorchFramework:
             keeps_predictions=preparation.keeps_predictions,
         )
         if made is not None and spec.rounds_of_several:
-            on_first_rows(cast(TorchInputPipeline, preparation.source).first, programs.measure_denominators)
+            first = cast(TorchInputPipeline, preparation.source).first
+            on_first_rows(first, partial(programs.measure_denominators, look=first))
         groups = plan.groups if plan else {}
         return PreparedJob(model, programs, model.dense_specs(groups), model.table_specs(groups), plan, updates)
 

@@ -202,6 +202,9 @@ class TorchReplica:
             ):
                 denominators = self._denominators
                 before_loss = None if denominators is None else denominators.keep
+                if denominators is not None and denominators.takes_features:
+                    denominators.keep(*place((batch.labels, batch.features), self._model.device))
+                    before_loss = None
                 loss, predictions = forward.train(batch.features, batch.labels, None, before_loss)
                 weight = float(rows) if denominators is None else denominators.of(rows, float(loss.detach()))
                 self._in_backward.weight = weight
@@ -317,12 +320,13 @@ class TorchReplica:
         """Sees by the first records what denominator the loss has; all members see the same."""
         device = self._model.device
 
+        def outputs(few: Minibatch) -> Tensors:
+            return self._forward.try_out(few.features, None)
+
         def measure(first: Minibatch) -> TorchDenominators:
             with training_step(self._module, [first]):
-                predictions = place(self._forward.try_out(first.features, None), device)
-                labels = place(first.labels, device)
-                made = TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
-                self._forward.require_straight_backward(first.features, labels, None)
+                made = self._forward.denominators(first, self._source.first, outputs, close, whole=True)
+                self._forward.require_straight_backward(first.features, place(first.labels, device), None)
                 return made
 
         with self._randomness.seeded(0):

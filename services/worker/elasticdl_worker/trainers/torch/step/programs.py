@@ -30,7 +30,8 @@ from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.model.scopes import Lookup, TorchRowsScope
 from elasticdl_worker.trainers.torch.model.trials import KeptBuffers, trial_of
 from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
-from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
+from elasticdl_worker.trainers.torch.step.batch_axes import Axes, are_certain, axes_by
+from elasticdl_worker.trainers.torch.step.denominators import LossOfCopy, TorchDenominators, goes_by_no_rows
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.lookups import TorchLookupCollector
 from elasticdl_worker.trainers.torch.step.straight_backward import require_straight_backward
@@ -102,6 +103,45 @@ class ForwardPass:
             with contextlib.suppress(Exception), torch.no_grad(), finding_rows(scope):
                 return TorchModelCall(trial.train())(place(features, self._model.device))
         return self.predict(features, scope)
+
+    def denominators(
+        self,
+        first: Minibatch,
+        look: Callable[[int], Minibatch | None],
+        outputs: Callable[[Minibatch], Tensors],
+        close: float,
+        *,
+        whole: bool,
+    ) -> TorchDenominators:
+        """Measures by the first records what denominator the loss has.
+
+        Args:
+            first: the records.
+            look: gives so many of them, or fewer.
+            outputs: of the model, of some of them.
+            close: how far values of training may be off by rounding.
+            whole: whether all of the model is in this process.
+
+        Raises:
+            UserCodeError: no denominator makes the losses of parts that of the whole.
+        """
+        device, records = self._model.device, first.records
+        labels, features, predictions = place((first.labels, first.features, outputs(first)), device)
+        sides = (labels, features, predictions)
+        axes: list[Axes] = [(), (), ()]
+        certain = are_certain(labels, records) and are_certain(predictions, records)
+        fewer = None if certain or records == 1 else look(records - 1)
+        if fewer is not None and fewer.records < records:
+            others = (fewer.labels, fewer.features, outputs(fewer))
+            axes = [axes_by(one, records, other, fewer.records) for one, other in zip(sides, others, strict=True)]
+        if whole and goes_by_no_rows(self.loss, labels, predictions, records, axes[2]):
+            places = axes[0], axes[1]
+            copy = LossOfCopy(self._model.net, self._loss_of_model, places)
+            return TorchDenominators(self.loss, labels, features, records, close, places, copy)
+        return TorchDenominators(self.loss, labels, predictions, records, close, (axes[0], axes[2]))
+
+    def _loss_of_model(self, net: torch.nn.Module, labels: Tensors, features: Tensors) -> torch.Tensor:
+        return self.loss(labels, TorchModelCall(net)(features))
 
     def require_straight_backward(self, features: Tensors, labels: Tensors, scope: RowScope | None) -> None:
         """Refuses gradients that do not grow as the loss does, by some records.
@@ -345,23 +385,30 @@ class TorchPrograms:
         with self._noticing(lookups):
             return self._forward.predict(features, TorchRowsScope(tables, inverse[0]))
 
-    def measure_denominators(self, first: Minibatch) -> None:
+    def measure_denominators(self, first: Minibatch, look: Callable[[int], Minibatch | None]) -> None:
         """Finds by the first records what denominator the loss has: rounds of several minibatches go by it.
+
+        Args:
+            first: the records.
+            look: gives so many of them, or fewer.
 
         Raises:
             UserCodeError: no denominator makes the losses of minibatches that of the round.
         """
+
+        def outputs(few: Minibatch) -> Tensors:
+            try:
+                return self._tried(few)
+            except LookupsChangedError:
+                self._collector.run_whole()
+                return self._tried(few)
+
         trial = _Trial(self._model)
+        close = CLOSE_OF_HALF if self._options.autocast else CLOSE
         try:
-            predictions = self._tried(first)
-        except LookupsChangedError:
-            self._collector.run_whole()
-            predictions = self._tried(first)
+            self._denominators = self._forward.denominators(first, look, outputs, close, whole=False)
         finally:
             trial.undo()
-        labels, predictions = place((first.labels, predictions), self._model.device)
-        close = CLOSE_OF_HALF if self._options.autocast else CLOSE
-        self._denominators = TorchDenominators(self._forward.loss, labels, predictions, first.records, close)
 
     def _weight(self, denominators: TorchDenominators, loss: float, rows: int) -> float:
         denominator = denominators.of(rows, loss)
