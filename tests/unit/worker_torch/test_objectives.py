@@ -21,6 +21,7 @@ from elasticdl_worker.local import run_local
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.loss_denominators import CLOSE_OF_HALF
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
+from elasticdl_worker.trainers.torch.step.batch_axes import are_certain, as_they_were, axes_by, records_first
 from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from tests.fakes.group_steps import MICROBATCH, RECORDS
 from tests.unit.worker_torch.test_replica import make_step, preparation_of, read, replica_of
@@ -169,6 +170,51 @@ def test_a_part_that_is_masked_as_a_whole_leaves_the_update_to_the_others(job: A
     skipping = replica_of(dataclasses.replace(spec, on_nan="skip"))
     left_out = skipping.compute(0, 1, dataclasses.replace(read_one, content=masked), 0)
     assert (left_out.rows, left_out.skips.records) == (0, MICROBATCH)
+
+
+def test_the_axis_of_the_records_is_the_one_that_follows_their_number() -> None:
+    """Else outputs by time were cut by time; here as many moments as records, and texts of other lengths."""
+
+    def some(records: int, length: int) -> dict[str, torch.Tensor]:
+        shapes = {
+            "time": (32, records, 3),
+            "first": (records, 32),
+            "rows": (4 * records, 3),
+            "length": (length, records),
+        }
+        return {name: torch.zeros(shape) for name, shape in shapes.items()}
+
+    axes = axes_by(some(32, 9), 32, some(31, 7), 31)
+    assert axes == [1, 0, 0, 1]
+    given = some(32, 9)
+    moved = records_first(given, axes)
+    assert [len(one) for one in moved.values()] == [32, 32, 4 * 32, 32]
+    back = as_they_were(moved, axes)
+    assert [one.shape for one in back.values()] == [one.shape for one in given.values()]
+    assert are_certain(torch.zeros(32, 3), 32) and not are_certain(given, 32)
+
+
+class Clamped(torch.autograd.Function):
+    """What it is given, with a gradient that is clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        return given.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.clamp(-1e-3, 1e-3)
+
+
+def test_a_loss_that_clips_its_own_gradient_is_refused_in_words_of_that() -> None:
+    """It was called neither a sum nor a mean, which by its values it is."""
+
+    def loss(labels: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(Clamped.apply(given), labels)  # type: ignore[no-untyped-call]
+
+    draw = torch.Generator().manual_seed(1)
+    with pytest.raises(UserCodeError, match="the gradient of the model's outputs does not grow as the loss does"):
+        TorchDenominators(loss, torch.randn(32, generator=draw), 9.0 + torch.randn(32, generator=draw), 32)
 
 
 def test_a_loss_that_breaks_its_form_later_is_refused_then() -> None:

@@ -58,7 +58,7 @@ Run = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor]]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a script in this process: its last event, and what it saved."""
+    """Runs a script in this process: its last event, with the last loss that was shown, and what it saved."""
 
     def go(script: str, **fields: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         (tmp_path / "script.py").write_text(textwrap.dedent(script))
@@ -66,7 +66,10 @@ def run(tmp_path: Path) -> Run:
         events: list[Any] = []
         run_local_script(JobSpec.from_mapping({**base, **fields}), tmp_path / "out", events.append)
         saved = tmp_path / "out" / "found.pt"
-        return events[-1], torch.load(saved, weights_only=True) if saved.is_file() else {}
+        shown = [event["last_loss"] for event in events if event["event"] == "progress"]
+        return {**events[-1], "last_loss": shown[-1] if shown else None}, torch.load(
+            saved, weights_only=True
+        ) if saved.is_file() else {}
 
     return go
 
@@ -652,3 +655,16 @@ def test_numbers_in_the_state_of_an_optimizer_stay_numbers() -> None:
     assert [type(one) for one in second._optimizer.state[parameter].values()] == [float, bool, int]
     for name, value in first.values().items():
         np.testing.assert_array_equal(second.values()[name], value, err_msg=name)
+
+
+def test_the_loss_of_a_minibatch_weighs_its_batches_by_their_records(run: Run) -> None:
+    """Each batch tells its size as the loss: 4, 4 and 2 records of the last update's 10."""
+    make = "torch.optim.SGD(model.parameters(), lr=0.0)"
+    loop = LOOP.replace("batch_size=8", "batch_size=4").replace(
+        "        loss.backward()", "        et.log(loss=float(len(a)), size=float(len(a)))\n        loss.backward()"
+    )
+    script = MODEL + f"optimizer = et.distributed_optimizer({make}, global_batch_size=20, model=model)\n" + loop
+    done, _ = run(script + "et.run(train)\n", minibatch_size=20, log_loss_steps=1)
+    assert done["steps"] == 3
+    assert done["training_metrics"] == {"size": (4 * 4 + 4 * 4 + 2 * 2) / 10}
+    assert done["last_loss"] == (4 * 4 + 4 * 4 + 2 * 2) / 10

@@ -140,6 +140,8 @@ class LossReference:
         for is_sum, share, together in ((False, 0.5, loss), (True, 1.0, 2 * loss)):
             if abs(twice.share - share) <= _STRAIGHT and twice.bend <= _STRAIGHT and _close(twice.loss, together):
                 return cls(rows, loss, is_sum)
+        if any(_close(twice.loss, value) for value in (loss, 2 * loss)):
+            raise bent_gradients("the model's outputs")  # which do not go with such values
         raise no_ratio(f"{loss:.6g} on {rows} records and {twice.loss:.6g} on these twice over")
 
     def plain(self, rows: int) -> float:
