@@ -114,7 +114,7 @@ WRONG_SHAPE = "def loss(labels, predictions):\n    return tf.reduce_mean(tf.matm
     ("part", "said", "fix"),
     [
         pytest.param(COMPILED, "Could not locate function", "compile=False", id="a-compiled-file"),
-        pytest.param(UNEVEN, "number of elements does not match", "tf.pad", id="records-of-different-lengths"),
+        pytest.param(UNEVEN, "raised InvalidArgumentError", "tf.pad", id="records-of-different-lengths"),
         pytest.param(
             "def feed(dataset, mode, metadata):\n    return open('my_words.txt')",
             "No such file",
