@@ -15,7 +15,7 @@ _SERVICE = (*_RPC, "pydantic_settings")
 _DATABASE = ("asyncpg", "sqlalchemy")
 MODULES: Mapping[str, Sequence[str]] = {
     "local": (*_RPC, "alembic", "asyncpg", "fastapi", "numba", "prometheus_client", "redis", "sqlalchemy", "uvicorn"),
-    "api": (*_SERVICE, *_DATABASE, "alembic", "fastapi", "jwt", "prometheus_client", "uvicorn"),
+    "api": (*_SERVICE, *_DATABASE, "alembic", "fastapi", "jwt", "prometheus_client", "sqlglot", "uvicorn"),
     "scheduler": (*_SERVICE, *_DATABASE),
     "master": (*_SERVICE, "pydantic", "redis"),
     "ps": (*_SERVICE, "numba"),

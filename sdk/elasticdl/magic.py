@@ -96,7 +96,7 @@ def _options() -> MagicArgumentParser:
     parser = MagicArgumentParser("%%elasticdl")
     parser.allow_abbrev = False
     parser.add_argument("--source", default="")
-    parser.add_argument("--models", type=Path, default=Path("models"))
+    parser.add_argument("--models", type=Path)
     parser.add_argument("--local", action="store_true")
     parser.add_argument("--dry-run", "--dry_run", action="store_true")
     parser.add_argument("--save", type=Path)

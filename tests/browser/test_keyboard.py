@@ -37,10 +37,10 @@ def test_the_way_round_begins_with_a_way_past_the_navigation(
     expect(page.get_by_role("table", name="Jobs")).to_be_visible()
     expect(page.get_by_role("link", name="Admin")).to_be_visible()
     seen = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         seen.append(focused(page))
-    views = ["Cluster", "Jobs", "Compare", "Submit", "Admin", "API"]
+    views = ["Cluster", "Jobs", "Compare", "Submit", "SQL", "Admin", "API"]
     assert [one for one in seen if one in views] == views
 
 

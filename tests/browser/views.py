@@ -25,6 +25,7 @@ VIEWS: Mapping[str, tuple[str, str]] = {
     "stacks": (f"/#/jobs/{STORY}/stacks", "h1"),
     "compare": (f"/#/compare?job={STORY}&job={MANY_WORKERS}", "h1"),
     "submit": ("/#/submit", "form"),
+    "sql": ("/#/sql", "#statement"),
     "admin-tokens": ("/#/admin", "tbody tr"),
     "admin-namespaces": ("/#/admin/namespaces", "tbody tr"),
     "admin-reservations": ("/#/admin/reservations", "main .panel"),

@@ -398,7 +398,7 @@ class FakeApi:
         send_json(http, {"user": "ada", "namespace": self.namespace, "home": "default", "scope": "submit"})
 
     def _namespace(self, http: Any, seen: Seen, name: str) -> None:
-        send_json(http, {"name": name, "data_roots": self.data_roots, "limits": {}})
+        send_json(http, {"name": name, "data_roots": self.data_roots, "limits": {}, "sources": []})
 
     def _cluster(self, http: Any, seen: Seen) -> None:
         send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": {"database": "ok"}})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elasticdl.cli.formats import OutputFormat
-from elasticdl.cli.output import EXIT_OK, write_line
+from elasticdl.cli.output import EXIT_OK, print_table, write_line
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.json_numbers import from_json
 from elasticdl_runtime import durable
@@ -27,8 +27,12 @@ _EPILOG = """Examples:
 
     elasticdl sql --local --source sqlite:///shop.db 'SELECT * FROM new TO PREDICT new.paid USING pays'
 
-    elasticdl sql --source sqlite:///shop.db --file shop.sql"""
+    elasticdl sql --source sqlite:///shop.db --file shop.sql
+
+    elasticdl sql --source shop 'SHOW TRAIN pays'"""
 _DONE = ".done"
+MODELS = Path("models")
+"""The folder of the models where none is given."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,16 @@ def sql(
         typer.Option(
             "--source",
             metavar="URL",
-            help="The source of the rows: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+            help="The source of the rows: sqlite:///FILE or postgresql://USER@HOST/DATABASE; or the name of one "
+            "that the cluster reads itself.",
         ),
     ] = "",
-    models: Annotated[Path, typer.Option("--models", metavar="DIR", help="Folder of the models.")] = Path("models"),
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models", metavar="DIR", help="Folder of the models, ./models by default.", show_default=False
+        ),
+    ] = None,
     local: Annotated[
         bool, typer.Option("--local", help="Run in one process on this machine, without a cluster.")
     ] = False,
@@ -91,7 +101,8 @@ def sql(
     )
     if file is None:
         raise typer.Exit(_run_and_tell(parsed[0], source, models, local, dry_run, save))
-    done, digest = models / _DONE, source
+    done = file.with_name(f".{file.name}{_DONE}") if is_name(source) else (models or MODELS) / _DONE
+    digest = source
     for one in parsed:
         digest = hashlib.sha256(f"{digest}\n{one.text.strip()}".encode()).hexdigest()
         finished = done.read_text().split() if done.is_file() else []
@@ -102,10 +113,48 @@ def sql(
         if code != EXIT_OK:
             raise typer.Exit(code)
         if not (dry_run or save):
-            models.mkdir(parents=True, exist_ok=True)
+            done.parent.mkdir(parents=True, exist_ok=True)
             durable.write(done, "\n".join([*finished, digest]) + "\n")
     if not (dry_run or save):
         done.unlink(missing_ok=True)  # the next time begins anew
+
+
+def is_name(source: str) -> bool:
+    """Whether a source is named, so that the cluster reads it, and is no address."""
+    return bool(source) and "://" not in source
+
+
+def _run_there(statement: Statement, source: str, dry_run: bool) -> StatementEnd:
+    """Sends a statement to the cluster, and follows its job."""
+    import json
+
+    from elasticdl.cli.connection import connect
+    from elasticdl.cli.following import follow_to_end
+    from elasticdl.sql.explanations import FIELDS, as_csv
+
+    with connect() as client:
+        told = client.sql(statement.text, source=source, dry_run=dry_run)
+        if statement.verb == "SHOW":
+            write_line(told["statement"])
+        if dry_run or statement.verb == "SHOW":
+            write_line(json.dumps(told["spec"], indent=2))
+            write_line(told["module"] if dry_run else "")
+            return StatementEnd(EXIT_OK)
+        code = follow_to_end(client, told["job_id"], OutputFormat.TABLE)
+        if code != EXIT_OK or statement.verb == "TRAIN":
+            return StatementEnd(code)
+        result = client.statement(told["job_id"])
+    if statement.verb == "PREDICT":
+        rows = [[str(cell) for cell in row] for row in result["rows"]]
+        print_table(result["columns"], rows, empty="There are no predictions.")
+        if result["more"]:
+            write_line(f"all of them: elasticdl jobs artifacts {told['job_id']}")
+    found = [dict(zip(result["columns"], row, strict=True)) for row in result["rows"]]
+    if statement.verb == "EXPLAIN" and statement.into:
+        path = Path(f"{statement.into}.csv")
+        durable.write(path, as_csv([tuple(one[name] for name in FIELDS) for one in found]))
+        write_line(f"written to {path}")
+    return StatementEnd(code, found)
 
 
 def parse_all(texts: Sequence[str], dry_run: bool, save: Path | None) -> list[Statement]:
@@ -131,7 +180,7 @@ def parse_all(texts: Sequence[str], dry_run: bool, save: Path | None) -> list[St
 
 
 def _run_and_tell(
-    statement: Statement, source: str, models: Path, local: bool, dry_run: bool, save: Path | None
+    statement: Statement, source: str, models: Path | None, local: bool, dry_run: bool, save: Path | None
 ) -> int:
     """Runs a statement; prints importances, which no line of its job shows."""
     ended = run_statement(statement, source, models, local, dry_run, save)
@@ -143,14 +192,14 @@ def _run_and_tell(
 
 
 def run_statement(
-    statement: Statement, source: str, models: Path, local: bool, dry_run: bool, save: Path | None
+    statement: Statement, source: str, models: Path | None, local: bool, dry_run: bool, save: Path | None
 ) -> StatementEnd:
     """Runs a statement, and prints its job's lines.
 
     Args:
         statement: the statement.
-        source: where the rows are.
-        models: the folder of the models.
+        source: where the rows are; the name of a source of the cluster has it run the statement.
+        models: the folder of the models; None for the usual one.
         local: whether the job runs in one process on this machine.
         dry_run: whether it is only to be shown.
         save: the folder that it is only to be written into.
@@ -162,7 +211,15 @@ def run_statement(
 
     from elasticdl.sql.jobs import compile_statement, kept_plan, refuse_source
 
-    models = (save or models).absolute()
+    if is_name(source):
+        if local or save or models:
+            option = "--local" if local else "--save" if save else "--models"
+            raise InvalidInputError(
+                f"{source!r} is the name of a source of the cluster, which reads it and keeps its models itself",
+                fix=f"leave {option} out, or give the address of the database",
+            )
+        return _run_there(statement, source, dry_run)
+    models = (save or models or MODELS).absolute()
     if statement.verb == "SHOW":
         kept = kept_plan(models, statement.subject)
         write_line(kept["statement"])

@@ -20,6 +20,8 @@ POLL_S = 1.0
 PATIENCE_S = 600.0
 """How long an API that does not answer is waited for by what waits for a job: an upgrade, a restart of a machine."""
 UPLOAD_TIMEOUT_S = 300.0
+STATEMENT_TIMEOUT_S = 400.0
+"""Seconds for a statement: its SELECT has 300 of them."""
 EVENTS_AT_ONCE = 1000
 _OF_JOB = re.compile(r"/jobs/(?P<job>[^/?]+)(?P<below>/.*)?")
 _ID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,99}")

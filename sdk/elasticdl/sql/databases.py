@@ -19,8 +19,14 @@ from uuid import UUID
 
 from elasticdl.data.postgres_connection import CONNECT_S, connect_read_only, refuse_passwords
 from elasticdl.extras import require
+from elasticdl.sql.lexing import refusal
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_runtime.home import expand_home
+
+
+class SourceUnreachableError(DataError):
+    """The database of a source is not there, or lets nobody in; the message has its address."""
+
 
 KNOWN = "sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 """Sources, as errors name them."""
@@ -84,7 +90,7 @@ def plain_value(name: str, value: Any) -> int | float | str | None:
 def _of_sqlite(url: str, select: str, timeout_s: float) -> Iterator[_Selection]:
     path = expand_home(url.removeprefix(_SQLITE)).absolute()
     if not path.is_file():
-        raise InvalidInputError(f"there is no database {path}", fix="check the path behind sqlite:///")
+        raise SourceUnreachableError(f"there is no database {path}", fix="check the path behind sqlite:///")
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         until = time.monotonic() + timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
@@ -92,7 +98,7 @@ def _of_sqlite(url: str, select: str, timeout_s: float) -> Iterator[_Selection]:
             cursor = connection.execute(select)
             yield [one[0] for one in cursor.description], _portions(lambda: cursor.fetchmany(_PORTION))
         except (sqlite3.Error, sqlite3.Warning) as error:
-            raise _late(timeout_s) if time.monotonic() > until else _refused(error) from None
+            raise _late(timeout_s) if time.monotonic() > until else _refused(select, error) from None
 
 
 @contextlib.contextmanager
@@ -114,8 +120,8 @@ def _of_postgres(url: str, select: str, timeout_s: float) -> Iterator[_Selection
             connection = run(_connected(url, timeout_s))
         except Exception as error:  # the library raises its own, the system's and asyncio's
             where = f"{parts.scheme}://{parts.netloc}{parts.path}"
-            raise DataError(f"{where}: cannot be read: {str(error) or type(error).__name__}",
-                            fix="check the address, the user's rights and PGPASSFILE") from None  # fmt: skip
+            told = f"{where}: cannot be read: {str(error) or type(error).__name__}"
+            raise SourceUnreachableError(told, fix="check the address, the user's rights and PGPASSFILE") from None
         undo.callback(connection.terminate)
         try:
             names, cursor = run(_cursor(connection, select))
@@ -123,7 +129,7 @@ def _of_postgres(url: str, select: str, timeout_s: float) -> Iterator[_Selection
         except (TimeoutError, asyncpg.QueryCanceledError):
             raise _late(timeout_s) from None
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise _refused(error) from None
+            raise _refused(select, error) from None
 
 
 async def _connected(url: str, timeout_s: float) -> Any:
@@ -147,5 +153,9 @@ def _late(timeout_s: float) -> InvalidInputError:
     return InvalidInputError(f"the SELECT took over {timeout_s:g} s", fix="select fewer rows")
 
 
-def _refused(error: Exception) -> InvalidInputError:
-    return InvalidInputError(f"the database refuses the SELECT: {error}", fix="correct the SELECT")
+def _refused(select: str, error: Exception) -> InvalidInputError:
+    told = f"the database refuses the SELECT: {error}"
+    place = str(getattr(error, "position", None) or "")  # Postgres counts characters, from 1
+    if place.isdecimal():
+        return refusal(select, int(place) - 1, told, "correct the SELECT")
+    return InvalidInputError(told, fix="correct the SELECT")

@@ -55,7 +55,7 @@ class Statement:
     Attributes:
         text: as it was written; one of a file has space before it, so that places are those of the file.
         verb: ``TRAIN``, ``PREDICT``, ``EVALUATE``, ``EXPLAIN`` or ``SHOW``.
-        select: the SELECT; empty for SHOW.
+        select: the SELECT, with the space before it; empty for SHOW.
         subject: the model to train, evaluate, explain or show, or the ``table.column`` that predictions go to.
         attributes: those of WITH, and where each stands.
         columns: descriptions by the input that FOR names; empty where there is no FOR.
@@ -109,7 +109,7 @@ def parse_statement(text: str) -> Statement:
         raise refusal(text, tokens[0].start, f"a statement begins with SELECT, not {tokens[0].text!r}",
                       suggest(tokens[0].text, ("SELECT", "WITH", "SHOW TRAIN")))  # fmt: skip
     cut, behind = _cut(text, tokens)
-    return _Tail(text, [one for one in tokens if one.start >= behind], 0).statement(text[:cut].strip())
+    return _Tail(text, [one for one in tokens if one.start >= behind], 0).statement(text[:cut].rstrip())
 
 
 def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.errors import InvalidInputError, StatementError
 
 _DIALECT = "postgres"
 """Whose tokens statements have: square brackets are lists."""
@@ -34,16 +34,15 @@ def word_of(token: Any) -> str:
     return "" if token.token_type.name in ("STRING", "IDENTIFIER") else str(token.text).upper()
 
 
-def refusal(text: str, offset: int, message: str, fix: str) -> InvalidInputError:
+def refusal(text: str, offset: int, message: str, fix: str) -> StatementError:
     """An error at a place of a text, which is shown with its line and a mark."""
     before = text[:offset]
     line, column = before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
     shown = (text.splitlines() or [""])[min(line, len(text.splitlines()) or 1) - 1]
     start = max(0, column - 60)
     cut = shown[start : start + 100]
-    return InvalidInputError(
-        f"line {line}, column {column}: {message}\n  {cut}\n  {' ' * (column - 1 - start)}^", fix=fix
-    )
+    told = f"line {line}, column {column}: {message}\n  {cut}\n  {' ' * (column - 1 - start)}^"
+    return StatementError(told, fix=fix, line=line, column=column)
 
 
 def suggest(word: str, known: Sequence[str]) -> str:

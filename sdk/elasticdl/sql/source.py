@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.sql.databases import dialect_of, open_selection, plain_value
+from elasticdl.sql.lexing import refusal
 from elasticdl_core.errors import DataError, InvalidInputError
 from elasticdl_runtime import durable
 
@@ -110,10 +111,11 @@ def check_select(select: str, dialect: str = "sqlite") -> None:
     try:
         parsed = [one for one in sqlglot.parse(select, read=dialect) if one is not None]
     except SqlglotError as error:
-        told = getattr(error, "errors", None) or [{}]
-        place = f"line {told[0].get('line', 1)}, column {told[0].get('col', 1)}: "
-        what = told[0].get("description") or str(error)
-        raise InvalidInputError(f"{place}the SELECT does not parse: {what}", fix="correct the SELECT") from None
+        told = (getattr(error, "errors", None) or [{}])[0]
+        what = f"the SELECT does not parse: {told.get('description') or str(error)}"
+        before = sum(map(len, select.splitlines(keepends=True)[: told.get("line", 1) - 1]))
+        end = before + told.get("col", 0)  # of what is wrong
+        raise refusal(select, max(0, end - len(told.get("highlight") or "")), what, "correct the SELECT") from None
     if len(parsed) != 1:
         raise InvalidInputError(f"there are {len(parsed)} statements where one SELECT is meant", fix="give one")
     writes = (exp.Insert, exp.Update, exp.Delete, exp.Create, exp.Drop, exp.Command, exp.Into, exp.Lock)

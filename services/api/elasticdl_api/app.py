@@ -27,6 +27,7 @@ from elasticdl_api.routes import (
     scheduling,
     session,
     stacks,
+    statements,
     tokens,
     traces,
 )
@@ -59,6 +60,7 @@ _PUBLIC = (
     overview,
     artifacts,
     bundles,
+    statements,
     cluster,
     scheduling,
     reservations,

@@ -11,6 +11,7 @@ import httpx
 from fastapi import Depends, Request
 
 from elasticdl_api.examination.examiners import Examiners
+from elasticdl_api.examination.statements import StatementPlanner
 from elasticdl_api.feeds.jobs import JobFeeds
 from elasticdl_api.feeds.overview import OverviewFeeds
 from elasticdl_api.feeds.streams import Slot, StreamSlots
@@ -38,6 +39,7 @@ from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.scraped_jobs import ScrapedJobs
 from elasticdl_api.store.series import SeriesStore
 from elasticdl_api.store.sessions import SessionStore
+from elasticdl_api.store.statements import StatementStore
 from elasticdl_api.store.tokens import TokenStore
 from elasticdl_api.store.wakeups import Wakeups
 from elasticdl_api.web.access_log import AccessLog
@@ -85,6 +87,8 @@ class Services:
         self.tokens = TokenStore(self.database)
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
+        self.statements = StatementStore(self.database)
+        self.planner = StatementPlanner()
         self.job_views = ShownJobs(self.database)
         self.outputs = OutputLists(self.database)
         self.series = SeriesStore(self.database)

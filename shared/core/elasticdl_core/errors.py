@@ -4,6 +4,7 @@
     ├── InvalidInputError             what the user gave cannot work (spec, flag, path, record)
     │   ├── SpecError                 a job specification with one or more problems
     │   ├── UserCodeError             the model module is missing something, or raised
+    │   ├── StatementError            a statement of SQL is wrong at a place
     │   └── DataError                 a data source is missing, unreadable, truncated or corrupt
     ├── NotFoundError                 no such object, or not yours to see
     ├── ConflictError                 the object is not in a state that allows this
@@ -80,6 +81,16 @@ class UserCodeError(InvalidInputError):
     def __init__(self, message: str, *, fix: str = "", traceback: str = "") -> None:
         super().__init__(message, fix=fix)
         self.traceback = traceback
+
+
+class StatementError(InvalidInputError):
+    """A statement is wrong at a place; ``line`` and ``column`` count from 1."""
+
+    code = "statement"
+
+    def __init__(self, message: str, *, fix: str = "", line: int, column: int) -> None:
+        super().__init__(message, fix=fix)
+        self.line, self.column = line, column
 
 
 class DataError(InvalidInputError):

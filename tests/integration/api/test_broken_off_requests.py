@@ -9,8 +9,10 @@ import asyncio
 import functools
 import json
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +93,20 @@ async def _submit(api: Api, name: str) -> Asked:
     spec = await api.spec(name=name, minibatch_size=7)
     headers = {"Authorization": f"Bearer {ADMIN}", "Idempotency-Key": name}
     return Asked("/jobs", name, spec, headers, frozenset({200}))
+
+
+@request("POST /sql")
+async def _statement(api: Api, name: str) -> Asked:
+    shop = api.services.settings.data_dir.parent / f"{name}.db"
+    with closing(sqlite3.connect(shop)) as connection, connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a, 'x' AS b UNION SELECT 2, 'y'")
+    await api.http.put("/namespaces/default", json={"sources": {"shop": f"sqlite:///{shop}"}})
+    asked = {
+        "statement": f"SELECT * FROM t TO TRAIN LinearRegressor LABEL a INTO {name.replace('-', '_')}",
+        "source": "shop",
+    }
+    headers = {"Authorization": f"Bearer {ADMIN}", "Idempotency-Key": name}
+    return Asked("/sql", name, asked, headers, frozenset({200}))
 
 
 @request("PATCH /jobs/{job_id}")
@@ -278,7 +294,9 @@ class World:
         ]
         found += [f"reservation {one}" for one in (await self.api.launcher.capacity()).reservations]
         return sorted(
-            _ANY.sub("NAME", one.replace(marker, "NAME")) for one in found if marker in one or "file ." in one
+            _ANY.sub("NAME", one.replace(marker, "NAME").replace(marker.replace("-", "_"), "NAME"))
+            for one in found
+            if marker in one or "file ." in one
         )
 
     def held(self) -> tuple[int, int, int]:

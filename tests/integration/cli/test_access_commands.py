@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 import yaml
@@ -45,7 +49,7 @@ def test_a_token_is_made_shown_once_used_and_revoked(run: Run) -> None:
     assert "(ada-laptop) of ada: submit in the namespace team-a, until " in err and "not shown again" in err
     code, out, _ = run("whoami", token=token)
     assert code == 0 and out.startswith("ada: submit in the namespace team-a of http://")
-    assert run("namespaces", "list", token=token)[1].split()[-3:] == ["1", "/data/a", "max_streams=5"]
+    assert run("namespaces", "list", token=token)[1].split()[-4:] == ["1", "/data/a", "max_streams=5", "-"]
     code, _, err = run("tokens", "list", token=token)
     assert code == 1 and "needs the scope 'admin'" in err and "fix:" in err
     listed = run("tokens", "list", "--namespace", "team-a")[1]
@@ -85,9 +89,36 @@ def test_a_namespace_is_changed_and_removed(run: Run) -> None:
     assert code == 1 and "stays" in err
 
 
+def test_a_namespace_has_sources_that_statements_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE t AS SELECT 1 AS a, 'x' AS b UNION SELECT 2, 'y'")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"sqlite:///{tmp_path}/shop.db\n"))
+    assert run("namespaces", "create", "team-s", "--source=shop=-", "--source=old=sqlite:///old.db")[0] == 0
+    assert run("namespaces", "set", "team-s", "--no-source=old")[0] == 0
+    token = run("tokens", "create", "statements", "--namespace=team-s", "--scope=submit")[1].strip()
+    listed = run("namespaces", "list", token=token)[1]
+    assert listed.split()[-1] == "shop" and "sqlite" not in listed
+    text = "SELECT * FROM t TO TRAIN LinearRegressor LABEL a INTO m"
+    code, out, err = run("sql", "--source", "shop", "--dry-run", text, token=token)
+    assert code == 0 and '"model_def": "model.forward"' in out and "LABEL = 'a'" in out, err
+    for words, said in (
+        (("--source=shop", "--local", text), "is the name of a source of the cluster"),
+        (("--source=shop", f"--models={tmp_path}", text), "leave --models out"),
+        (("--source=shop", text.replace("LABEL a", "LABEL c")), "line 1, column 42: the SELECT has no column c"),
+        (("--source=other", text), "name one of shop"),
+        (("--source=shop", "SHOW TRAIN m"), "there is no model m"),
+    ):
+        code, _, err = run("sql", *words, token=token)
+        assert code in (1, 2) and said in err, err
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ("namespaces", "create", "c", "--source", "shop"),
+        ("namespaces", "create", "c", "--source", "shop=mysql://db/x"),
         ("tokens", "create", "a", "--expires", "soon"),
         ("tokens", "create", "a", "--expires", "0d"),
         ("tokens", "create", "a", "--scope", "write"),

@@ -50,6 +50,7 @@ IN_THE_PAGE = {
     "namespaces list": "test_admin.test_a_namespace_is_made_changed_and_removed",
     "namespaces delete": "test_admin.test_a_namespace_is_made_changed_and_removed",
     "whoami": "test_verbs.test_the_page_says_who_is_logged_in",
+    "sql": "test_sql.test_somebody_trains_evaluates_and_predicts_by_sql_alone",
     "zoo push": "test_submit.test_a_module_is_uploaded_and_submitted_with_its_settings",
 }
 """By verb: the browser test that does the same in the page."""
@@ -62,7 +63,6 @@ NOT_IN_THE_PAGE = {
     "down": _HERE,
     "doctor": _HERE,
     "simulate": _HERE,
-    "sql": "the rows are read by this machine; the page has no form for statements yet",
     "tensorboard": "it starts TensorBoard on this machine; the page has the same curves",
     "context list": _HERE,
     "context add": _HERE,

@@ -87,7 +87,12 @@ class AsyncAccessCalls:
         return dict(await self._api.fetch(Request("GET", namespace_path(name))))
 
     async def put_namespace(
-        self, name: str, *, data_roots: Sequence[str] | None = None, limits: Mapping[str, int] | None = None
+        self,
+        name: str,
+        *,
+        data_roots: Sequence[str] | None = None,
+        limits: Mapping[str, int] | None = None,
+        sources: Mapping[str, str | None] | None = None,
     ) -> Mapping[str, Any]:
         """Makes a namespace, or changes what is given of it; for administrators of the cluster.
 
@@ -95,8 +100,10 @@ class AsyncAccessCalls:
             name: of the namespace.
             data_roots: where its jobs may read and write besides their own folders.
             limits: what it may take.
+            sources: databases that its statements may read, addresses by name; None removes one, others stay.
         """
-        body = given(data_roots=None if data_roots is None else list(data_roots), limits=limits)
+        roots = None if data_roots is None else list(data_roots)
+        body = given(data_roots=roots, limits=limits, sources=None if sources is None else dict(sources))
         return dict(await self._api.fetch(Request("PUT", namespace_path(name), json=body)))
 
     async def delete_namespace(self, name: str) -> None:

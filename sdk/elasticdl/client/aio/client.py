@@ -15,6 +15,7 @@ from elasticdl.client.aio.access import AsyncAccessCalls
 from elasticdl.client.aio.connection import AsyncApiConnection
 from elasticdl.client.aio.downloading import download, fetch_artifacts
 from elasticdl.client.aio.observing import AsyncObservingCalls
+from elasticdl.client.aio.statements import AsyncStatementCalls
 from elasticdl.client.aio.tables import place_tables
 from elasticdl.client.aio.waiting import run_blocking
 from elasticdl.client.aio.watching import AsyncJobWatch, fetch_job, log_lines
@@ -42,7 +43,7 @@ from elasticdl_core.job import JobSpec, JobState, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
 
-class AsyncClient(AsyncAccessCalls, AsyncObservingCalls):
+class AsyncClient(AsyncAccessCalls, AsyncObservingCalls, AsyncStatementCalls):
     """Submits and watches jobs from asyncio code.
 
     The API is found from the arguments, else from ``ELASTICDL_API_URL`` and ``ELASTICDL_TOKEN``, else it is the

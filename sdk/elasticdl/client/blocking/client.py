@@ -16,6 +16,7 @@ from elasticdl.client.blocking.access import AccessCalls
 from elasticdl.client.blocking.connection import ApiConnection
 from elasticdl.client.blocking.downloading import download, fetch_artifacts
 from elasticdl.client.blocking.observing import ObservingCalls
+from elasticdl.client.blocking.statements import StatementCalls
 from elasticdl.client.blocking.tables import place_tables
 from elasticdl.client.blocking.waiting import run_blocking
 from elasticdl.client.blocking.watching import JobWatch, fetch_job, log_lines
@@ -43,7 +44,7 @@ from elasticdl_core.job import JobSpec, JobState, resolve_aliases
 from elasticdl_core.json_numbers import from_json
 
 
-class Client(AccessCalls, ObservingCalls):
+class Client(AccessCalls, ObservingCalls, StatementCalls):
     """Submits and watches jobs.
 
     The API is found from the arguments, else from ``ELASTICDL_API_URL`` and ``ELASTICDL_TOKEN``, else it is the

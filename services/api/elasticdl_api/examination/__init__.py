@@ -1,1 +1,1 @@
-"""Reads what tenants made, zips and modules, in processes under limits."""
+"""Reads what tenants made, zips, modules and statements, in processes under limits."""

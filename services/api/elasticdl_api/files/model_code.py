@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from elasticdl_api.services import Services
+from elasticdl_api.web.auth import Identity
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.places import Reach
-from elasticdl_runtime.bundles import digest_hex
+from elasticdl_runtime import durable
+from elasticdl_runtime.bundles import digest_hex, digest_of
+from elasticdl_runtime.lifecycle import in_thread
 
 
 async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach | None) -> None:
@@ -33,6 +37,20 @@ async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach
         await api.examiners.check_model(spec, namespace=namespace, bundle=path)
         return
     await api.examiners.check_model(spec, namespace=namespace, zoo=spec.model_zoo, reach=reach)
+
+
+async def place_bundle(api: Services, user: Identity, data: bytes) -> None:
+    """Keeps a bundle that was packed here for a user's namespace, if it does not have it yet."""
+    digest = digest_of(data)
+    if await bundle_path(api, user.home, digest) is None:
+        path = api.settings.bundles_dir / f"{digest_hex(digest)}.zip"
+        await in_thread(functools.partial(_write, path, data))
+        await api.jobs.add_bundle(user, digest, len(data))
+
+
+def _write(path: Path, data: bytes) -> None:
+    durable.make_folder(path.parent)
+    durable.write(path, data)
 
 
 async def bundle_path(api: Services, namespace: str, digest: str) -> Path | None:

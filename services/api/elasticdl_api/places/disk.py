@@ -35,8 +35,7 @@ class DiskLimits:
         Raises:
             DiskFullError: it has.
         """
-        own = await self._store.read_disk_limit(namespace)
-        limit = (self._settings.namespace_disk_mib if own is None else own) << 20
+        limit = await self._limit(namespace)
         if not limit:
             return
         used = await self._store.count_disk(namespace)
@@ -45,3 +44,12 @@ class DiskLimits:
                 f"the namespace {namespace!r} has {used >> 20} MiB on disk; it may have {limit >> 20}",
                 fix="delete jobs that are over (`elasticdl jobs delete ID`), or ask an administrator for more",
             )
+
+    async def room(self, namespace: str) -> int | None:
+        """Bytes that a namespace may still add; None for no limit."""
+        limit = await self._limit(namespace)
+        return max(0, limit - await self._store.count_disk(namespace)) if limit else None
+
+    async def _limit(self, namespace: str) -> int:
+        own = await self._store.read_disk_limit(namespace)
+        return (self._settings.namespace_disk_mib if own is None else own) << 20

@@ -85,13 +85,16 @@ class Reaches:
         write = _folders(spec, WRITTEN_FIELDS)
         return False, await asyncio.to_thread(_resolved, self._settings, home, read, write)
 
-    async def check(self, spec: JobSpec, namespace: str, *, restricted: bool) -> Reach | None:
+    async def check(
+        self, spec: JobSpec, namespace: str, *, restricted: bool, own: Path | None = None
+    ) -> Reach | None:
         """Refuses a specification that names what its job may not touch, now that links lead where they lead.
 
         Args:
             spec: the job.
             namespace: the one that it will belong to.
             restricted: whether it may touch that namespace's places only.
+            own: a folder that was filled for this job alone, which it may read.
 
         Returns:
             What the job may touch; None for everything.
@@ -100,6 +103,8 @@ class Reaches:
             SpecError: with every problem found.
         """
         reach = await self.of_namespace(namespace, spec) if restricted else None
+        if reach is not None and own is not None:
+            reach = Reach((*reach.read, str(own)), reach.write, reach.closed)
         check_places(spec, reach)
         if reach is not None:
             await asyncio.to_thread(_check_links, spec, reach)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import urllib.parse
 from collections.abc import AsyncGenerator, Generator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -15,8 +14,8 @@ from fastapi import Path as PathParameter
 from pydantic import BaseModel
 
 from elasticdl_api.files import access as files
+from elasticdl_api.files.artifacts import ArtifactOpener
 from elasticdl_api.places.digests import FileState, changed, unchanged_pieces
-from elasticdl_api.places.stored_artifacts import StoredArtifact
 from elasticdl_api.routes.jobs import find, require
 from elasticdl_api.routes.pages import page_or_list, page_response
 from elasticdl_api.schemas import jobs as schemas
@@ -26,14 +25,12 @@ from elasticdl_api.schemas.jobs import (
     EvaluationPageResponse,
 )
 from elasticdl_api.services import Api, Services, User
-from elasticdl_api.store.records import JobRecord
 from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
-from elasticdl_core.places import Reach, is_url
+from elasticdl_core.places import is_url
 from elasticdl_runtime.lifecycle import in_thread
-from elasticdl_runtime.places import OutOfReachError, require_place, require_reach
 
 router = APIRouter(tags=["artifacts"])
 _Limit = Annotated[int, Query(description="The number on a page.", ge=1, le=1000)]
@@ -132,65 +129,6 @@ async def fetch(
             fix="list them: `elasticdl jobs get ID`, or GET /jobs/{id}/artifacts",
         )
     return _folder(api, opener, wanted, below)
-
-
-class ArtifactOpener:
-    """Opens what a job reported, following no link below its artifacts directory or its output.
-
-    Args:
-        artifacts: the job's artifacts directory.
-        output: the output that its user named; empty for none.
-        real_output: where that leads; None where the job may not write there.
-        stored: that output if it is a URL at which the job may write; else empty.
-    """
-
-    def __init__(self, artifacts: Path, output: str, real_output: Path | None, stored: str = "") -> None:
-        self._stored = stored.rstrip("/")
-        self._artifacts = artifacts
-        self._output = output
-        self._real_output = real_output
-
-    @classmethod
-    async def of(cls, api: Services, job: JobRecord) -> ArtifactOpener:
-        """For one job, by what it may touch now."""
-        output = str(job.spec.get("output") or "")
-        real = None
-        if output:
-            reach = await api.reaches.of_job(job.id)
-            with contextlib.suppress(OutOfReachError):
-                if is_url(output):
-                    stored = require_place(output, reach, writing=True)
-                    return cls(api.settings.job_dir(job.id) / "artifacts", output, None, stored)
-                real = await asyncio.to_thread(_real_output, output, reach)
-        return cls(api.settings.job_dir(job.id) / "artifacts", output, real)
-
-    def open(self, path: str) -> int:
-        """Opens a file by the path that was reported.
-
-        Raises:
-            NotFoundError: it is not there, or it is not where the job may write.
-        """
-        pure = PurePosixPath(path)
-        if not pure.is_absolute():
-            return files.open_regular(self._artifacts, path)
-        for root in (str(self._real_output), self._output):
-            if self._real_output is not None and pure.is_relative_to(root):
-                return files.open_regular(self._real_output, str(pure.relative_to(root)))
-        raise files.missing(path)
-
-    def stored(self, row: Mapping[str, Any]) -> StoredArtifact:
-        """An artifact in a store, by the URL that was reported.
-
-        Raises:
-            NotFoundError: it is not where the job may write.
-        """
-        if not self._stored or not str(row["path"]).startswith(f"{self._stored}/"):
-            raise files.missing(row["name"])
-        return StoredArtifact(row["path"], row["name"], row["size"], row["sha256"])
-
-
-def _real_output(output: str, reach: Reach | None) -> Path:
-    return require_reach(os.path.realpath(output), reach, writing=True)
 
 
 def _file(api: Services, opener: ArtifactOpener, row: Mapping[str, Any]) -> StreamedResponse:

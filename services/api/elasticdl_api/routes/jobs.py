@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
 from elasticdl_api.routes.pages import json_response
-from elasticdl_api.scheduling.cluster_view import most_priority
+from elasticdl_api.scheduling.job_limits import check_limits, check_priority
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse, ListedView
 from elasticdl_api.services import Api, User
@@ -105,7 +105,7 @@ async def submit(
         known = await api.jobs.find_submitted(user.home, idempotency_key, body_hash)
         if known is not None:
             return await _shown(api, user, known.id, 200)
-    await _check_limits(api, user.home, spec)
+    await check_limits(api.namespaces, api.settings, user.home, spec)
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)
@@ -299,14 +299,7 @@ async def _refuse_priority(api: Api, user: User, job_id: str, changes: Mapping[s
         return  # it is not changed, or refused with all else that is wrong
     job = await find(api, user, job_id)
     if priority > job.priority:
-        _check_priority(job.namespace, await api.namespaces.get_limits(job.namespace), priority)
-
-
-def _check_priority(namespace: str, limits: Mapping[str, Any], priority: int) -> None:
-    most = most_priority(limits)
-    if priority > most:
-        fix = f"give {most} or less; an administrator can raise max_priority of the namespace"
-        raise SpecError([Problem("priority", f"a job of {namespace} may have priority {most} at most", fix)])
+        check_priority(job.namespace, await api.namespaces.get_limits(job.namespace), priority)
 
 
 async def find(api: Api, user: User, job_id: str) -> JobRecord:
@@ -325,15 +318,6 @@ async def require(api: Api, user: User, job_id: str) -> None:
         NotFoundError: there is none.
     """
     await api.job_views.require(files.plain_name(job_id), namespace=user.namespace)
-
-
-async def _check_limits(api: Api, namespace: str, spec: JobSpec) -> None:
-    limits = await api.namespaces.get_limits(namespace)
-    _check_priority(namespace, limits, spec.priority)
-    most = limits.get("max_ps") or api.settings.most_ps
-    if spec.num_ps > most:
-        fix = f"give {most} or fewer; an administrator can raise max_ps of the namespace, or ELASTICDL_MAX_PS"
-        raise SpecError([Problem("num_ps", f"a job of {namespace} may have {most} parameter servers", fix)])
 
 
 async def _shown(api: Api, user: User, job_id: str, status: int) -> Response:

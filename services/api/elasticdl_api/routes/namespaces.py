@@ -12,6 +12,7 @@ from elasticdl_api.places.roots import check_data_roots
 from elasticdl_api.schemas.access import NamespaceList, NamespaceRequest, NamespaceResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.problems import declared
+from elasticdl_api.web.sealed_tokens import SOURCE, seal
 from elasticdl_core.access import NAMESPACE_PATTERN
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.scheduling import Quota, Resources
@@ -36,7 +37,7 @@ async def list_namespaces(api: Api, user: User) -> Any:
     responses=declared(404, 422),
 )
 async def get_namespace(name: Name, api: Api, user: User) -> Any:
-    """Its data roots and limits, how many jobs and tokens it has."""
+    """Its data roots and limits, the names of its sources, how many jobs and tokens it has."""
     return await api.namespaces.get(user, name)
 
 
@@ -54,6 +55,11 @@ async def put_namespace(name: Name, wanted: NamespaceRequest, response: Response
         given["limits"] = wanted.limits.model_dump(exclude_none=True)
         if wanted.limits.guaranteed_slots is not None:
             await _check_guarantees(api, name, wanted.limits.guaranteed_slots)
+    if wanted.sources is not None:
+        secret = api.settings.cluster_secret
+        given["sources"] = {
+            key: None if url is None else seal(secret, url, SOURCE) for key, url in wanted.sources.items()
+        }
     if await api.namespaces.put(user, name, given):
         response.status_code = 201
     return await api.namespaces.get(user, name)

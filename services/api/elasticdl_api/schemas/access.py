@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
@@ -13,10 +14,13 @@ from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.places import check_root
 
+SOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9_]{0,38}[a-z0-9])?$"
+"""The name of a source, which no address is like."""
 TOKEN_NAME_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._]{0,62}[A-Za-z0-9])?$"
 LONGEST_LIFE_S = 10 * 366 * 86400
 
 NamespaceName = Annotated[str, Field(pattern=NAMESPACE_PATTERN, examples=["team-a"])]
+SourceName = Annotated[str, Field(pattern=SOURCE_PATTERN, examples=["shop"])]
 UserName = Annotated[str, Field(pattern=USER_PATTERN, examples=["ada"])]
 
 
@@ -120,6 +124,23 @@ class NamespaceLimits(BaseModel):
         return self
 
 
+def _source(url: str | None) -> str | None:
+    """The address of a source; what is wrong with it is told without it, as it may hold a password."""
+    parts = urlsplit(url or "sqlite:///file")
+    if parts.scheme == "sqlite" and not (parts.netloc or parts.path in ("", "/") or parts.query or parts.fragment):
+        return url
+    named = parse_qs(parts.query, keep_blank_values=True)
+    if parts.scheme == "postgresql" and parts.path.strip("/") and not any("pass" in one.lower() for one in named):
+        return url
+    raise ValueError(
+        "a source is sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, with the password there or in the "
+        "api's ~/.pgpass"
+    )
+
+
+SourceAddress = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_source)]
+
+
 class NamespaceRequest(BaseModel):
     """The wanted state of a namespace."""
 
@@ -133,6 +154,14 @@ class NamespaceRequest(BaseModel):
         examples=[["/data/team-a"]],
     )
     limits: NamespaceLimits | None = Field(default=None, description="As they were if null.")
+    sources: dict[SourceName, SourceAddress | None] | None = Field(
+        default=None,
+        max_length=100,
+        description="Databases that its statements may read, by the names that users say: "
+        "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, of a user who may only read. They are added to "
+        "those that there are, null removes one, and no answer tells an address.",
+        examples=[{"shop": "postgresql://reader:secret@db.example/shop"}],
+    )
 
 
 class NamespaceResponse(BaseModel):
@@ -142,6 +171,9 @@ class NamespaceResponse(BaseModel):
     created_at: Moment
     data_roots: list[str] = Field(examples=[["/data/team-a"]])
     limits: dict[str, Any] = Field(examples=[{"max_streams": 20}])
+    sources: list[str] = Field(
+        description="Names of the databases that its statements may read.", examples=[["shop"]]
+    )
     jobs: int = Field(description="Jobs in it, in any state.")
     tokens: int = Field(description="Tokens of it that are valid.")
 

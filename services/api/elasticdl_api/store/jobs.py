@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from sqlalchemy import Select, Text, and_, cast, delete, func, insert, select, update
@@ -18,6 +19,7 @@ from elasticdl_api.store.checkpoint_users import users_of_job
 from elasticdl_api.store.job_views import missing_job, seen_by
 from elasticdl_api.store.records import JobRecord
 from elasticdl_api.store.scheduling import is_led
+from elasticdl_api.store.statements import keep_statement
 from elasticdl_api.store.visibility import visible_jobs
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.problems import IdempotencyError, PreconditionFailedError
@@ -25,6 +27,7 @@ from elasticdl_core.errors import ConflictError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
 from elasticdl_core.job.updates import words_of_spare
+from elasticdl_core.places import DATA_FIELDS
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query
@@ -74,7 +77,15 @@ class JobStore:
             return await _submitted(connection, namespace, key, body_hash)
 
     async def create(
-        self, user: Identity, spec: JobSpec, *, key: str | None, body_hash: str, told: Sequence[str] = ()
+        self,
+        user: Identity,
+        spec: JobSpec,
+        *,
+        key: str | None,
+        body_hash: str,
+        told: Sequence[str] = (),
+        job_id: str = "",
+        statement: Mapping[str, Any] | None = None,
     ) -> tuple[JobRecord, bool]:
         """Submits a job of that user: its row, its events and its idempotency key in one transaction.
 
@@ -84,6 +95,8 @@ class JobStore:
             key: that names the request.
             body_hash: of the request.
             told: what its owner is to know of its updates.
+            job_id: as ``draw_id`` gave it; drawn here if empty.
+            statement: what it came from, kept with it.
 
         Returns:
             The job, and whether this call made it.
@@ -98,7 +111,7 @@ class JobStore:
                         known = await _submitted(connection, user.home, key, body_hash)
                         if known is not None:
                             return known, False
-                    job = await _insert_job(connection, user, spec)
+                    job = await _insert_job(connection, user, spec, job_id or draw_id(spec.name), statement)
                     for words in told:
                         await add_event(connection, job.id, "updates", words, {})
                     if key is not None:
@@ -260,9 +273,18 @@ async def _submitted(connection: AsyncConnection, namespace: str, key: str, body
     return (await visible_jobs(connection, [row], namespace))[0]
 
 
-async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec) -> JobRecord:
+def draw_id(name: str) -> str:
+    """An id for a job of that name."""
+    return f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
+
+
+async def _insert_job(
+    connection: AsyncConnection, user: Identity, spec: JobSpec, job_id: str, statement: Mapping[str, Any] | None
+) -> JobRecord:
     given = spec.to_mapping()
-    job_id = f"{spec.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
+    alike = dict(given)
+    if statement is not None:  # equal rows have one name, in whichever job's folder they lie
+        alike |= {name: PurePath(given[name]).name for name in DATA_FIELDS}
     query = (
         insert(t.jobs)
         .values(
@@ -273,8 +295,8 @@ async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec
             name=spec.name,
             type=str(spec.type),
             spec=given,
-            kind=kind_of(user.home, given),
-            data_key=data_key(user.home, given),
+            kind=kind_of(user.home, alike),
+            data_key=data_key(user.home, alike),
             reason="submitted; waiting for the scheduler",
             priority=spec.priority,
             min_workers=spec.min_workers,
@@ -284,7 +306,11 @@ async def _insert_job(connection: AsyncConnection, user: Identity, spec: JobSpec
     )
     job = JobRecord.of((await connection.execute(query)).mappings().one())
     await add_event(connection, job_id, "state", job.reason, {"from": None, "to": job.state})
-    await audit.record(connection, user, "job.submit", job_id, {"type": job.type}, namespace=user.home)
+    told = {"type": job.type}
+    if statement is not None:
+        await keep_statement(connection, job_id, user.home, statement)
+        told |= {name: statement[name] for name in ("verb", "model", "source")}
+    await audit.record(connection, user, "job.submit", job_id, told, namespace=user.home)
     return job
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,14 @@ _FILES = Query(
 )
 
 
+_METRICS = Query(
+    select(_evaluations.metrics)
+    .where(_evaluations.job_id == bindparam("job_id"))
+    .order_by(_evaluations.number.desc())
+    .limit(1)
+)
+
+
 class OutputLists:
     """Lists what a job made. Every method may raise UnavailableError.
 
@@ -110,6 +119,11 @@ class OutputLists:
         """The key and the JSON of those after a key, None for the beginning, in the order of keys."""
         rows = await self._database.fetch(_PAGES[kind], job_id=job_id, after=after, limit=limit)
         return [(row["key"], row["body"].encode()) for row in rows]
+
+    async def last_metrics(self, job_id: str) -> dict[str, Any]:
+        """The metrics of the last evaluation of a job; nothing if there is none."""
+        rows = await self._database.fetch(_METRICS, job_id=job_id)
+        return dict(json.loads(rows[0]["metrics"])) if rows else {}
 
     async def list_files(self, job_id: str) -> dict[str, dict[str, Any]]:
         """The artifacts of a job by their names: where they lie, their sizes and digests."""

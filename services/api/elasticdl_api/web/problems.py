@@ -1,7 +1,7 @@
 """Errors over HTTP: problem details (RFC 9457), from one table.
 
 Every problem has ``type``, ``title``, ``status``, ``detail``, ``code``, ``fix`` and ``request_id``; a refused
-specification has ``problems`` too, one entry a field.
+specification has ``problems`` too, one entry a field, and a refused statement the ``position`` of what is wrong.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from elasticdl_core.errors import (
     NotFoundError,
     PermissionDeniedError,
     SpecError,
+    StatementError,
     UnauthenticatedError,
     UnavailableError,
     UserCodeError,
@@ -129,6 +130,13 @@ class FieldProblem(BaseModel):
     fix: str = Field(description="The remedy: what to give instead.", examples=["give a whole number"])
 
 
+class StatementPlace(BaseModel):
+    """The place of what is wrong in a statement; both count from 1."""
+
+    line: int = Field(examples=[2])
+    column: int = Field(examples=[10])
+
+
 class ProblemDetails(BaseModel):
     """Why a request failed, and what to do about it (RFC 9457)."""
 
@@ -139,6 +147,7 @@ class ProblemDetails(BaseModel):
     code: str = Field(description="The kind of problem, for programs.", examples=["not_found"])
     fix: str = Field(description="The next step.", examples=["list the jobs: `elasticdl jobs list`, or GET /jobs"])
     problems: list[FieldProblem] | None = Field(default=None, description="All that is wrong, field by field.")
+    position: StatementPlace | None = Field(default=None, description="Of what is wrong in a statement.")
     request_id: str = Field(
         default="", description="Names the request in the server's log.", examples=["5f0c1b2a3d4e4c6f"]
     )
@@ -155,6 +164,8 @@ def problem_response(error: ElasticDLError) -> JSONResponse:
     extra: dict[str, Any] = {}
     if isinstance(error, SpecError):
         extra["problems"] = [{"field": p.field, "message": p.message, "fix": p.fix} for p in error.problems]
+    if isinstance(error, StatementError):
+        extra["position"] = {"line": error.line, "column": error.column}
     if isinstance(error, UserCodeError) and error.traceback:
         extra["traceback"] = error.traceback
     response = _response(status_of(error), error.code, error.message, error.fix, extra)

@@ -55,6 +55,8 @@ RULES: Mapping[str, RouteRule] = {
     "GET /jobs/{job_id}/evaluations": _READ,
     "GET /jobs/{job_id}/artifacts/{name:path}": _READ,
     "GET /jobs/{job_id}/explain": _READ,
+    "POST /sql": _SUBMIT,
+    "GET /sql/{job_id}": _READ,
     "GET /bundles/{digest}": _READ,
     "PUT /bundles/{digest}": _SUBMIT,
     "GET /scheduler/plan": _READ,

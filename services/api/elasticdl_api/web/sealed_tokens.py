@@ -1,4 +1,6 @@
-"""Tokens of an identity provider, kept so that only who holds the session's secret can open them.
+"""Texts that the database keeps closed: tokens of an identity provider, addresses of sources with their passwords.
+
+A token can be opened only by who holds the session's secret, an address by who holds the cluster's.
 
 A session of such a token is checked by the token, with every request, as if it had come along. The database has the
 hash of the secret only, so what lies there opens nothing.
@@ -19,13 +21,17 @@ from elasticdl_core.errors import UnauthenticatedError
 _NONCE_BYTES = 12
 
 
-def seal(secret: str, token: str) -> str:
-    """Closes a token with a session's secret."""
+TOKEN, SOURCE = b"provider token", b"address of a source"
+"""What a text is: of each kind the key is another."""
+
+
+def seal(secret: str, text: str, kind: bytes = TOKEN) -> str:
+    """Closes a text with a secret."""
     nonce = os.urandom(_NONCE_BYTES)
-    return base64.urlsafe_b64encode(nonce + _cipher(secret).encrypt(nonce, token.encode(), None)).decode()
+    return base64.urlsafe_b64encode(nonce + _cipher(secret, kind).encrypt(nonce, text.encode(), None)).decode()
 
 
-def unseal(secret: str, sealed: str) -> str:
+def unseal(secret: str, sealed: str, kind: bytes = TOKEN) -> str:
     """Opens it.
 
     Raises:
@@ -33,10 +39,10 @@ def unseal(secret: str, sealed: str) -> str:
     """
     try:
         data = base64.urlsafe_b64decode(sealed)
-        return _cipher(secret).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None).decode()
+        return _cipher(secret, kind).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None).decode()
     except (InvalidTag, ValueError):
         raise UnauthenticatedError("the session is over", fix="log in again") from None
 
 
-def _cipher(secret: str) -> AESGCM:
-    return AESGCM(hmac.new(secret.encode("utf-8", "surrogatepass"), b"provider token", hashlib.sha256).digest())
+def _cipher(secret: str, kind: bytes) -> AESGCM:
+    return AESGCM(hmac.new(secret.encode("utf-8", "surrogatepass"), kind, hashlib.sha256).digest())

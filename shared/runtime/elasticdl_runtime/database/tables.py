@@ -179,6 +179,20 @@ job_plans = Table(
     _at("created_at"),
 )
 
+statements = Table(
+    "statements",
+    metadata,
+    _job_key(),
+    Column("namespace", Text, nullable=False),
+    Column("verb", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("plan", JSONB, nullable=False),
+    _at("at"),
+    Index("statements_model", "namespace", "model", "at"),
+)
+
 done_marks = Table(
     "done_marks",
     metadata,
@@ -305,6 +319,7 @@ namespaces = Table(
     _at("created_at"),
     Column("data_roots", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("limits", JSONB, nullable=False, server_default=_NO_DETAIL),
+    Column("sources", JSONB, nullable=False, server_default=_NO_DETAIL),
 )
 
 tokens = Table(

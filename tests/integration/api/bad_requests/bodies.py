@@ -13,6 +13,7 @@ _TAKERS = (
     ("PUT", "/cluster/reservations/shop"),
     ("PUT", "/namespaces/team-a"),
     ("POST", "/tokens"),
+    ("POST", "/sql"),
 )
 _TAKERS_OF_NONE = (
     ("POST", "/jobs/{job}/cancel"),
@@ -70,7 +71,7 @@ CASES = [
             body=body,
         )
         for method, path in _TAKERS
-        for owned in (path.startswith(("/cluster", "/namespaces", "/tokens")),)
+        for owned in (path.startswith(("/cluster", "/namespaces", "/sql", "/tokens")),)
         for what, body in _MALFORMED
         for code in ("invalid_input" if what == "empty" and owned else "malformed",)
     ),

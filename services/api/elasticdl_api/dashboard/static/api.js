@@ -19,6 +19,8 @@ export class ApiError extends Error {
     this.fix = problem.fix || "";
     /** @type {{field: string, message: string, fix: string}[]} */
     this.problems = problem.problems || [];
+    /** @type {{line: number, column: number} | null} of what is wrong in a statement, from 1. */
+    this.position = problem.position || null;
     this.traceback = problem.traceback || "";
     this.requestId = problem.request_id || "";
   }

@@ -12,6 +12,7 @@ export const routes = [
   { name: "job", path: "/jobs/:id/:tab?", under: "jobs", load: () => import("./views/job.js") },
   { name: "compare", path: "/compare", nav: "Compare", icon: "compare", load: () => import("./views/compare.js") },
   { name: "submit", path: "/submit", nav: "Submit", icon: "submit", scope: "submit", load: () => import("./views/submit.js") },
+  { name: "sql", path: "/sql", nav: "SQL", icon: "sql", scope: "submit", load: () => import("./views/sql.js") },
   { name: "admin", path: "/admin/:part?", nav: "Admin", icon: "admin", scope: "admin", load: () => import("./views/admin.js") },
 ];
 

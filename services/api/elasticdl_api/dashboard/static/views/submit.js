@@ -9,7 +9,7 @@ import { tell } from "../ui/toast.js";
 import { SettingField } from "./submit/controls.js";
 import { Expected } from "./submit/forecast.js";
 import { Upload } from "./submit/upload.js";
-import { continued, groupsOf, specOf, valuesOf } from "./submit/values.js";
+import { continued, groupsOf, randomKey, specOf, valuesOf } from "./submit/values.js";
 
 const TYPES = [["training", "Train"], ["evaluation", "Evaluate"], ["prediction", "Predict"]];
 const FIRST = [
@@ -114,8 +114,6 @@ function Form({ properties, beginning, from }) {
       </div>
     </form></div>`;
 }
-
-const randomKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 function Essentials({ properties, type, values, set, problemOf }) {
   const shown = FIRST.filter((name) => properties[name] && properties[name]["x-types"].includes(type) && (name !== "checkpoint_dir_for_init" || type !== "training"));

@@ -38,6 +38,7 @@ const columns = (edit, remove) => [
   { key: "tokens", label: "Tokens", number: true, cell: (one) => count(one.tokens) },
   { key: "limits", label: "Limits", wide: true, cell: (one) => html`<span title=${limitsOf(one)}>${limitsOf(one)}</span>`, narrow: "hide" },
   { key: "roots", label: "Reads", cell: (one) => one.data_roots.map((root) => html`<code key=${root} class="tag">${root}</code> `), narrow: "hide" },
+  { key: "sources", label: "Databases", cell: (one) => one.sources.join(", ") || "–", narrow: "hide" },
   { key: "created", label: "Created", number: true, cell: (one) => html`<${Ago} at=${one.created_at} />`, narrow: "hide" },
   { key: "act", label: html`<span class="hidden">Actions</span>`, number: true, cell: (one) => html`<${Button} class="small" aria-label=${`Change ${one.name}`} onClick=${() => edit(one)}>Change<//>
     <${Button} class="small" aria-label=${`Remove ${one.name}`} disabled=${one.jobs > 0} title=${one.jobs > 0 ? "It has jobs." : ""} onClick=${() => remove(one)}>Remove<//>` },
@@ -48,13 +49,22 @@ function limitsOf(namespace) {
   return told.join(", ") || "as for everybody";
 }
 
+/** Databases by name out of lines NAME=URL; a line without "=" is a name without an address, which the API refuses. */
+const sourcesOf = (text) => Object.fromEntries(text.split("\n").map((one) => one.trim()).filter(Boolean).map((one) => {
+  const [name, ...rest] = one.split("=");
+  return [name.trim(), rest.join("=").trim()];
+}));
+
 function Edit({ namespace, onDone, onClose }) {
   const isNew = !namespace.name;
   const [name, setName] = useState(namespace.name || "");
   const [roots, setRoots] = useState((namespace.data_roots || []).join("\n"));
+  const [added, setAdded] = useState("");
+  const [leaving, setLeaving] = useState([]);
   const [limits, setLimits] = useState(Object.fromEntries(LIMITS.map(([key]) => [key, String((namespace.limits || {})[key] ?? "")])));
   const wanted = {
     data_roots: roots.split("\n").map((one) => one.trim()).filter(Boolean),
+    sources: { ...Object.fromEntries(leaving.map((one) => [one, null])), ...sourcesOf(added) },
     limits: Object.fromEntries(LIMITS.map(([key]) => [key, wholeOf(limits[key])]).filter(([, value]) => value !== undefined)),
   };
   const change = useChange(() => send("PUT", `/namespaces/${encodeURIComponent(name)}`, wanted), () => onDone(name));
@@ -64,6 +74,11 @@ function Edit({ namespace, onDone, onClose }) {
       <input id="namespace-name" value=${name} maxlength="40" autocomplete="off" spellcheck=${false} aria-describedby="namespace-name-hint" onInput=${(event) => setName(event.target.value.trim())} /><//>`}
     <${Field} id="namespace-roots" label="Places that its jobs may read and write" hint="Absolute paths and beginnings of URLs, one a line." problem=${change.problemOf("data_roots")}>
       <textarea id="namespace-roots" rows="3" spellcheck=${false} value=${roots} aria-describedby="namespace-roots-hint" onInput=${(event) => setRoots(event.target.value)}></textarea><//>
+    <${Field} id="namespace-sources" label="Databases that its statements may read" problem=${change.problemOf("sources")}
+      hint="NAME=URL, one a line, to add or replace: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, of a user who may only read. Addresses are not shown again.">
+      <textarea id="namespace-sources" rows="2" spellcheck=${false} value=${added} aria-describedby="namespace-sources-hint" onInput=${(event) => setAdded(event.target.value)}></textarea><//>
+    ${(namespace.sources || []).map((one) => html`<label key=${one} class="row"><input type="checkbox" checked=${!leaving.includes(one)}
+      onChange=${(event) => setLeaving(event.target.checked ? leaving.filter((other) => other !== one) : [...leaving, one])} />Keep the database ${one}</label>`)}
     <div class="fields">${LIMITS.map(([key, label, hint]) => html`<${Field} key=${key} id="limit-${key}" label=${label} hint=${hint || "Empty: as for everybody."} problem=${change.problemOf(key)}>
       <input id="limit-${key}" inputmode="numeric" autocomplete="off" value=${limits[key]} aria-describedby="limit-${key}-hint" onInput=${(event) => setLimits({ ...limits, [key]: event.target.value })} /><//>`)}</div>
   </div><//>`;

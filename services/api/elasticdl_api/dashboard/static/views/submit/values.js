@@ -65,3 +65,6 @@ export function groupsOf(properties, type) {
   }
   return groups;
 }
+
+/** A name for a request, which nobody has given to another. */
+export const randomKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");

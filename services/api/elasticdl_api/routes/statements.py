@@ -1,0 +1,81 @@
+"""Statements of SQL: planned, run, their results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Response
+
+from elasticdl_api.routes.jobs import find
+from elasticdl_api.schemas import jobs as schemas
+from elasticdl_api.schemas.statements import StatementRequest, StatementResponse, StatementResultResponse
+from elasticdl_api.services import Api, User
+from elasticdl_api.statements.results import read_result
+from elasticdl_api.statements.submission import SentStatement, run_statement
+from elasticdl_api.web.problems import declared
+from elasticdl_api.web.versions import versioned
+from elasticdl_core.json_numbers import to_json
+
+router = APIRouter(tags=["statements"])
+
+
+@router.post(
+    "/sql",
+    status_code=201,
+    response_model=StatementResponse,
+    summary="Run a statement",
+    responses={
+        **declared(404, 409, 422),
+        200: {
+            "model": StatementResponse,
+            "description": "The plan alone, or the job that the same request made before",
+        },
+        201: {"description": "The statement has a new job"},
+    },
+)
+async def run(
+    wanted: StatementRequest,
+    response: Response,
+    api: Api,
+    user: User,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            description="Names the request: the same key and body give the same job, however often it is sent.",
+            min_length=1,
+            max_length=200,
+            pattern=r"^[\x21-\x7e]+$",
+        ),
+    ] = None,
+) -> Any:
+    """Reads the rows of the SELECT from a source of the namespace, plans the job of the statement and submits it.
+
+    The SELECT only reads, and has 300 seconds. What is wrong in a statement is told with its `position`. A statement
+    that evaluates, explains or predicts uses the model of the last training that did not fail.
+    """
+    body = json.dumps({"sql": wanted.model_dump()}, sort_keys=True)
+    body_hash = hashlib.sha256(body.encode()).hexdigest()
+    sent = SentStatement(wanted.statement, wanted.source, wanted.dry_run, idempotency_key, body_hash)
+    answer, made = await run_statement(api, user, sent)
+    if not made:
+        response.status_code = 200
+    else:
+        response.headers["Location"] = versioned(f"/jobs/{answer['job_id']}")
+    return answer
+
+
+@router.get(
+    "/sql/{job_id}",
+    response_model=StatementResultResponse,
+    summary="Look at the result of a statement",
+    responses=declared(404, 409, 422),
+)
+async def result(job_id: schemas.JobId, api: Api, user: User) -> Any:
+    """The statement of a job, and metrics, importances of columns or the first predictions beside their rows."""
+    job = await find(api, user, job_id)
+    kept = await api.statements.get(job.id, namespace=user.namespace)
+    told = {"statement": kept.text, "verb": kept.verb, "model": kept.model, "source": kept.source}
+    told |= {"target": str(kept.plan["target"])}
+    return {**told, "job_id": job.id, "state": kept.state, **to_json(await read_result(api, job, kept))}

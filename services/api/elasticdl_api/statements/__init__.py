@@ -1,0 +1,1 @@
+"""Statements of SQL that users send: their jobs, their results."""
