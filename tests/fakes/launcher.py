@@ -13,6 +13,7 @@ from elasticdl_agent.directories import AgentDirectories
 from elasticdl_core.devices import WHOLE, DevicePool
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
 from elasticdl_core.meters import MeterKey
+from elasticdl_core.pods import PodRules
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
     DeviceInfo,
@@ -41,6 +42,7 @@ class FakeLauncher:
         launched: every specification in the order of its first launch.
         grace: the grace of each process that was asked to leave.
         answers: what processes answer to inquiries; those that are not here answer nothing.
+        pods: what jobs may ask of pods, where the processes are some.
         devices: what there is of accelerators; each living worker that asks for a share gets one.
     """
 
@@ -57,6 +59,7 @@ class FakeLauncher:
         self.answers: dict[tuple[ProcessId, Inquiry], bytes] = {}
         self.asked_since: float | None = None
         self.devices: tuple[DeviceInfo, ...] = ()
+        self.pods: PodRules | None = None
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
         self._reservations: dict[str, SlotReservation] = {}
         self._pids = 1000
@@ -90,6 +93,8 @@ class FakeLauncher:
         _NOWHERE.check(spec.id)
         if not 0 <= spec.slots <= self._slots:
             raise InvalidInputError(f"cannot launch {spec.id}", fix="ask for what there is")
+        if spec.pod.asked and self.pods is None:
+            raise InvalidInputError(f"{spec.id} is no pod", fix="leave out what only a pod has")
         siblings = [other for other in self._statuses if _place(other) == _place(spec.id)]
         if any(other.incarnation > spec.id.incarnation for other in siblings):
             raise ConflictError(f"a newer incarnation of {spec.id} was launched", fix="take a higher one")
@@ -143,7 +148,12 @@ class FakeLauncher:
                 pool.take(share, place)
                 uses.append(DeviceUse(process.job_id, process.index, place, share))
         return CapacityInfo(
-            self._slots, used, tuple(self._reservations.values()), devices=self.devices, device_uses=tuple(uses)
+            self._slots,
+            used,
+            tuple(self._reservations.values()),
+            devices=self.devices,
+            device_uses=tuple(uses),
+            pods=self.pods,
         )
 
     async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:

@@ -35,6 +35,8 @@ _HERE: Mapping[str, str] = {
     "output": "Where the exported model, or predictions, go; by default they are artifacts of the job.",
 }
 """Descriptions of fields that differ between the command line and the API."""
+_OF_WORKERS = frozenset({"cpu", "memory", "gpu"})
+"""Short for parts of ``worker_resource_request``."""
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 _METAVARS: Mapping[Any, str] = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
@@ -163,6 +165,7 @@ class _Rewriter:
         self._flags = flags_of(kind)
         self._others = {name.replace("-", "_"): takes_value for name, takes_value in others.items()}
         self._given: dict[str, tuple[str, str]] = {}
+        self._asked = ""
         self.refused: list[tuple[str, InvalidInputError]] = []
 
     def run(self, args: Sequence[str]) -> Iterator[str]:
@@ -192,12 +195,27 @@ class _Rewriter:
             given = value if has_value else None
             name = typed.replace("-", "_")
             name = ALIASES.get(name, name)
-            if name in self._others:
+            if name in _OF_WORKERS:
+                amount = self._next(typed, rest) if given is None else given
+                yield self._request(name, amount)
+            elif name == "restart_policy":
+                if (self._next(typed, rest) if given is None else given) != "Never":
+                    raise self._unknown(typed, name)
+                # which is what is done: pods are not restarted, but replaced
+            elif name in self._others:
                 yield from self._own(name, given, rest)
             else:
                 flag = self._flag(typed, name, given, rest)
+                if name == "worker_resource_request":
+                    self._asked = flag.partition("=")[2]
                 self._refuse_two_names(typed.replace("-", "_"), flag)
                 yield flag
+
+    def _request(self, part: str, amount: str) -> str:
+        """The request of workers with one part more; the last that is said of a part counts."""
+        parts = [one for one in self._asked.split(",") if one and one.partition("=")[0].strip() != part]
+        self._asked = ",".join([*parts, f"{part}={amount}"])
+        return f"--worker_resource_request={self._asked}"
 
     def _refuse_two_names(self, typed: str, flag: str) -> None:
         """Refuses a flag under two names with two values; under one name the last value counts, as in any program."""
@@ -251,7 +269,7 @@ class _Rewriter:
         gone = removed_flag(name)
         if gone is not None:
             return InvalidInputError(f"--{typed} is no longer a flag: {gone.reason}", fix=gone.instead)
-        known = [*self._flags, *ALIASES, *self._others]
+        known = [*self._flags, *ALIASES, *self._others, *_OF_WORKERS]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         fix = f"did you mean --{near[0]}?" if near else f"`elasticdl {self._verb} --help` lists all flags"
         return InvalidInputError(f"there is no flag --{typed}", fix=fix + self._of_scripts())

@@ -22,7 +22,7 @@ class RemovedFlag:
 
 _IMAGES = RemovedFlag(
     "no image is built for a job; the model code travels as a bundle",
-    "leave it out; the cluster's operator chooses the image that workers run in",
+    "leave it out; --image names the one that workers run in, as registry/name:tag, where the cluster lets jobs",
 )
 _KUBERNETES = RemovedFlag(
     "a job does not talk to Kubernetes; the cluster that it is submitted to does",
@@ -32,12 +32,12 @@ _PRIORITY = RemovedFlag(
     "the scheduler ranks whole jobs, not their processes", "give --priority (-1000 to 1000, higher goes first)"
 )
 _RESOURCES = RemovedFlag(
-    "a worker takes one slot of the cluster, and what --worker_resource_request says of a GPU",
-    "give --worker_memory_mib and --ps_memory_mib to limit memory",
+    "what a process asks for is its limit as well",
+    "give --worker_resource_request, --ps_resource_request or --master_resource_request",
 )
 _RELAUNCH = RemovedFlag(
     "a process that dies is replaced and its tasks are handed out again; a job that cannot go on fails with a reason",
-    "leave it out",
+    "leave it out; --restart_policy Never is what is done, and taken",
 )
 _LOGS = RemovedFlag(
     "logs are kept for every process of a job", "leave it out, and read them with `elasticdl jobs logs`"
@@ -47,16 +47,12 @@ _CURVES = RemovedFlag(
 )
 
 REMOVED: Mapping[str, RemovedFlag] = {
-    r"image_name|image_base|\w+_image|extra_pypi_index|image_pull_policy|image_pull_secrets|docker_\w+"
+    r"image_base|\w+_image|extra_pypi_index|image_pull_secrets|docker_\w+"
     r"|dockerfile\w*": _IMAGES,
     r"namespace|cluster_spec|cluster_spec_json|yaml|force_use_kube_config_file|populate_env_names|service_account\w*"
     r"|need_elasticdl_job_service|need_task_manager|need_pod_manager|need_tf_config": _KUBERNETES,
-    r"volumes?": RemovedFlag(
-        "mounts belong to the cluster, not to a job",
-        "leave it out, and give paths or URLs (s3://, gs://, ...) that the cluster's workers can read",
-    ),
     r"\w+_pod_priority": _PRIORITY,
-    r"(?!worker_resource_request)\w+_resource_(request|limit)": _RESOURCES,
+    r"(?!(worker|ps|master)_resource_request)\w+_resource_(request|limit)": _RESOURCES,
     r"restart_policy|relaunch_\w+|disable_relaunch|max_relaunch\w*|task_fault_tolerance": _RELAUNCH,
     r"log_level|log_file_path|log_dir|logtostderr": _LOGS,
     r"tensorboard_log_dir|profile_steps": _CURVES,

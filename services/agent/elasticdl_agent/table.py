@@ -141,6 +141,11 @@ class ProcessTable:
                 f"{spec.id} wants {spec.slots} slots and {spec.memory_mib} MiB; this machine has {self._slots} slots",
                 fix="ask for fewer slots, or give the cluster more with --slots",
             )
+        if spec.pod.asked:
+            raise InvalidInputError(
+                f"{spec.id} asks for {', '.join(spec.pod.asked)}, and this machine makes processes, not pods",
+                fix="leave that out, or submit the job to a cluster on Kubernetes (docs/kubernetes.md)",
+            )
         self._devices.check(spec.device_share)
         check_variables(spec.environment)
         if any(other.incarnation > spec.id.incarnation for other in self._siblings(spec.id)):

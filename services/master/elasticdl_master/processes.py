@@ -187,7 +187,14 @@ class Processes:
             environment["ELASTICDL_FRAMEWORK"] = self._framework
         if self._spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
-        return ProcessSpec(process, environment, memory_mib, slots=1, device_share=self._spec.device_share)
+        return ProcessSpec(
+            process,
+            environment,
+            memory_mib,
+            slots=1,
+            device_share=self._spec.device_share,
+            pod=self._spec.pod_of(Role.WORKER),
+        )
 
     def _server(self, index: int, incarnation: int, memory_mib: int) -> ProcessSpec:
         process = self._id(Role.PS, index, incarnation)
@@ -196,7 +203,7 @@ class Processes:
             "ELASTICDL_JOB_SECRET": self._settings.job_secret,
             "ELASTICDL_JOB_TOKEN": self._token(process),
         }
-        return ProcessSpec(process, environment, memory_mib)
+        return ProcessSpec(process, environment, memory_mib, pod=self._spec.pod_of(Role.PS))
 
 
 def _inspects(process: ProcessId) -> bool:

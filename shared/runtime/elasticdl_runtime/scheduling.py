@@ -14,10 +14,11 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from elasticdl_core.devices import WHOLE, Place, parse_request
+from elasticdl_core.devices import WHOLE, Place
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.fields import ALL_REDUCE, default_of
 from elasticdl_core.job.life import Desired, JobState
+from elasticdl_core.pods import parse_resources
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
 from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
@@ -183,7 +184,7 @@ def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
 def worker_resources(request: str | None) -> Resources:
     """The resources of one worker, by its job's ``worker_resource_request``; one slot where that says nothing."""
     try:
-        share = parse_request(request or "")
+        share = parse_resources(request or "").device_share
     except InvalidInputError:
         share = 0  # of a release that took other words
     return Resources(slots=1.0, gpu=share / WHOLE) if share else ONE_SLOT

@@ -13,13 +13,15 @@ import yaml
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.kubernetes.manifests import PodTemplate
 from elasticdl_agent.kubernetes.settings import KubernetesSettings
+from elasticdl_core.pods import PodRequest
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
-from tests.contract.launcher.conftest import directories, pod_cluster, pod_launcher, until  # noqa: F401 - a fixture
+from tests.contract.launcher.conftest import directories, pod_cluster, pod_launcher, pod_settings, until  # noqa: F401 - a fixture
 from tests.fakes.kubernetes.server import Rule
 
 pytestmark = pytest.mark.contract
 
 K8S = Path(__file__).parents[3] / "deploy" / "k8s"
+VOLUME = "claim_name=c,mount_path=/mnt/data,read_only=true,sub_path=a"
 VERSIONS = ("1.31", "1.37")
 """The oldest and the newest that are supported: each more costs seconds."""
 FILES = sorted(path for path in K8S.rglob("*.yaml") if path.name != "kustomization.yaml")
@@ -62,7 +64,7 @@ def test_what_the_launcher_makes_is_valid(tmp_path: Path) -> None:
     settings = KubernetesSettings(
         image="registry.example/elasticdl:1",
         claim="data",
-        volume="claim_name=c,mount_path=/mnt/data,read_only=true,sub_path=a;host_path=/srv,mount_path=/srv",
+        volume=f"{VOLUME};host_path=/srv,mount_path=/srv",
         node_selector="pool=train,disk=ssd",
         priority_class="elasticdl-jobs",
         data_dir=tmp_path,
@@ -87,6 +89,30 @@ def test_what_the_launcher_makes_is_valid(tmp_path: Path) -> None:
     assert "b" not in [variable.get("value") for variable in worker["env"]], "variables are in the Secret"
     job = next(mount for mount in worker["volumeMounts"] if mount["mountPath"] == str(tmp_path / "jobs" / "digits-1"))
     assert job["readOnly"] and job["subPath"] == "jobs/digits-1"
+
+
+def test_what_a_job_asks_of_its_pods_is_in_them(tmp_path: Path) -> None:
+    settings = pod_settings(AgentDirectories(tmp_path, tmp_path), node_selector="pool=train", volume=VOLUME)
+    asked = PodRequest(
+        "registry.example/own:1",
+        "Always",
+        "2500m",
+        "10Gi",
+        "claim_name=own,mount_path=/mnt/own,sub_path=a,read_only=true",
+        {"zone": "b"},
+    )
+    spec = ProcessSpec(ProcessId("digits-1", Role.WORKER, 0, 1), {}, 512, slots=1, pod=asked)
+    pod = PodTemplate(settings, "elasticdl").pod(spec, {}, AgentDirectories(tmp_path, tmp_path), "u", gated=False)
+    for version in VERSIONS:
+        kubernetes_validate.validate(pod, version, strict=True)
+    worker = pod["spec"]["containers"][0]
+    assert (worker["image"], worker["imagePullPolicy"]) == ("registry.example/own:1", "Always")
+    asked_for = {"cpu": "2500m", "memory": "512Mi", "ephemeral-storage": "10Gi"}
+    assert worker["resources"] == {"requests": asked_for, "limits": asked_for}
+    assert pod["spec"]["nodeSelector"] == {"zone": "b", "pool": "train"}
+    own = {"name": "volume-1", "mountPath": "/mnt/own", "subPath": "a", "readOnly": True}
+    assert own in worker["volumeMounts"]
+    assert {"name": "volume-1", "persistentVolumeClaim": {"claimName": "own"}} in pod["spec"]["volumes"]
 
 
 async def test_the_agent_s_rights_are_enough(directories: AgentDirectories) -> None:  # noqa: F811

@@ -12,6 +12,7 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError
+from elasticdl_core.pods import PodRequest
 from elasticdl_core.ports.launcher import CapacityInfo, ProcessId, ProcessState, Role
 from tests.contract.launcher.conftest import SLOTS, Harness, until
 
@@ -65,6 +66,14 @@ async def test_launching_again_after_the_end_does_nothing(harness: Harness) -> N
     assert await harness.launcher.list(JOB) == [ended]
 
 
+async def test_what_only_a_pod_has_is_refused_by_name_where_it_cannot_be(harness: Harness) -> None:
+    """By a launcher that makes no pods, and by one whose administrator allows no images but his own."""
+    spec = replace(harness.spec(process()), pod=PodRequest(image="registry.example/own:1"))
+    with pytest.raises(InvalidInputError):
+        await harness.launcher.launch(spec)
+    assert await harness.launcher.list(JOB) == []
+
+
 async def test_a_terminated_process_says_so(harness: Harness) -> None:
     await harness.launcher.launch(harness.spec(process()))
     running = await harness.ready(process())
@@ -89,7 +98,9 @@ async def test_workers_wait_for_a_slot_in_the_order_of_their_launch(harness: Har
         await harness.ready(process(index=index))
     states = [status.state for status in await harness.launcher.list(JOB)]
     assert states == [ProcessState.RUNNING] * SLOTS + [ProcessState.PENDING] * 2
-    assert replace(await harness.launcher.capacity(), isolation="") == CapacityInfo(SLOTS, {JOB: SLOTS + 2})
+    assert replace(await harness.launcher.capacity(), isolation="", pods=None) == CapacityInfo(
+        SLOTS, {JOB: SLOTS + 2}
+    )
     await harness.launcher.terminate(process(index=0), grace_s=20.0)
     await harness.ready(process(index=SLOTS))
     assert (await harness.launcher.list(JOB))[-1].state is ProcessState.PENDING
@@ -106,7 +117,7 @@ async def test_masters_and_ps_take_no_slot(harness: Harness) -> None:
 async def test_a_slot_is_given_back_at_the_end(harness: Harness) -> None:
     await harness.launcher.launch(harness.spec(process(), "exit:1", slots=1))
     await until(harness.launcher, process(), ProcessState.EXITED)
-    assert replace(await harness.launcher.capacity(), isolation="") == CapacityInfo(SLOTS, {})
+    assert replace(await harness.launcher.capacity(), isolation="", pods=None) == CapacityInfo(SLOTS, {})
 
 
 async def test_more_slots_than_there_are_is_refused(harness: Harness) -> None:

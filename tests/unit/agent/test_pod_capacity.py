@@ -10,8 +10,8 @@ import yaml
 from elasticdl_agent.kubernetes.access import KubernetesAccess
 from elasticdl_agent.kubernetes.capacity import devices_of, slots_of
 from elasticdl_agent.kubernetes.pod_states import JOB, ROLE
-from elasticdl_agent.kubernetes.settings import parse_volumes, quantity, times
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.pods import parse_volumes, quantity, times
 
 WORKER = {"cpu": 1.0, "memory": float(2 << 30)}
 

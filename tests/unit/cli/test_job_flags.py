@@ -105,10 +105,12 @@ def test_a_bare_flag_of_truth_does_not_eat_the_next_flag() -> None:
         (["--no-num_epochs"], "no flag --no-num_epochs", "did you mean"),
         (["--prediction_data", "x"], "means nothing to `elasticdl train`", "elasticdl predict"),
         (["--type=training"], "--type is no flag", "elasticdl train"),
-        (["--image_name", "x"], "no longer a flag: no image", "leave it out"),
+        (["--docker_image_repository", "x"], "no longer a flag: no image", "--image names the one"),
         (["--worker-pod-priority=high"], "no longer a flag", "--priority"),
-        (["--volume=a"], "no longer a flag", "paths or URLs"),
-        (["--master_resource_request=cpu=1"], "no longer a flag", "--worker_memory_mib"),
+        (["--restart_policy=Always"], "no longer a flag", "--restart_policy Never"),
+        (["--restart_policy", "OnFailure"], "no longer a flag", "--restart_policy Never"),
+        (["--worker_resource_limit=cpu=1"], "no longer a flag", "--worker_resource_request"),
+        (["--cpu"], "--cpu lacks its value", "--cpu VALUE"),
     ],
 )
 def test_what_is_wrong_is_refused_with_what_to_do(words: list[str], message: str, fix: str) -> None:
@@ -119,9 +121,9 @@ def test_what_is_wrong_is_refused_with_what_to_do(words: list[str], message: str
 
 
 GONE = (
-    "image_name namespace cluster_spec yaml volume master_pod_priority ps_pod_priority worker_pod_priority "
-    "restart_policy docker_image_repository docker_base_url docker_tlscert master_resource_request "
-    "worker_resource_limit image_pull_policy tensorboard_log_dir use_go_ps relaunch_pod_max_num"
+    "image_base namespace cluster_spec yaml master_pod_priority ps_pod_priority worker_pod_priority "
+    "restart_policy docker_image_repository docker_base_url docker_tlscert ps_resource_limit "
+    "worker_resource_limit image_pull_secrets tensorboard_log_dir use_go_ps relaunch_pod_max_num"
 )
 
 
@@ -134,7 +136,23 @@ def test_flags_of_the_original_that_are_gone_say_why(name: str) -> None:
 
 def test_the_request_for_a_device_is_taken_again() -> None:
     assert removed_flag("worker_resource_request") is None
-    assert removed_flag("ps_resource_request") is not None
+    for role in ("worker", "ps", "master"):
+        assert removed_flag(f"{role}_resource_request") is None
+        assert removed_flag(f"{role}_resource_limit") is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--cpu", "2", "--memory=4Gi", "--gpu", "1"], "cpu=2,memory=4Gi,gpu=1"),
+        (["--worker_resource_request", "gpu=1,cpu=1", "--cpu", "2"], "gpu=1,cpu=2"),
+        (["--cpu=1", "--cpu=2"], "cpu=2"),
+        (["--restart_policy", "Never", "--gpu=1"], "gpu=1"),
+    ],
+)
+def test_parts_of_what_workers_ask_for_have_flags_of_their_own(words: list[str], asked: str) -> None:
+    found = rewrite(JobType.TRAINING, [*words, "--image_name", "registry.example/own:1"], OWN)
+    assert found[-2:] == [f"--worker_resource_request={asked}", "--image=registry.example/own:1"]
 
 
 def test_no_flag_of_today_counts_as_gone() -> None:
@@ -180,19 +198,18 @@ def test_a_value_out_of_bounds_is_told_with_one_that_is_no_value() -> None:
 
 def test_a_line_of_the_original_is_refused_all_at_once() -> None:
     line = (
-        "--image_name=gcr.io/mnist --model_zoo=model_zoo --model_def=mnist.mnist_functional_api.custom_model "
-        "--volume host_path=/data,mount_path=/data --master_resource_request=cpu=0.2,memory=1024Mi "
+        "--image_base=gcr.io/mnist --model_zoo=model_zoo --model_def=mnist.mnist_functional_api.custom_model "
+        "--volume host_path=/data,mount_path=/data --master_resource_request=tpu=0.2,memory=1024Mi "
         "--worker_image=elasticdl:mnist --extra_pypi_index=http://x --need_task_manager=true --need_pod_manager true "
         "--num_epochs=many --minibatch_size=0 --nmu_workers=2 stray"
     )
     with pytest.raises(SpecError) as caught:
         rewrite(JobType.TRAINING, line.split(), OWN)
     told = {problem.field: problem for problem in caught.value.problems}
-    flags = (
-        "image_name volume master_resource_request worker_image extra_pypi_index need_task_manager need_pod_manager"
-    )
-    assert list(told) == [*flags.split(), "nmu_workers", "stray", "num_epochs", "minibatch_size"]
-    assert told["volume"].message.startswith("is no longer a flag: mounts belong")
+    of_values = ["minibatch_size", "master_resource_request", "volume"]
+    flags = "image_base worker_image extra_pypi_index need_task_manager need_pod_manager"
+    assert list(told) == [*flags.split(), "nmu_workers", "stray", "num_epochs", *of_values]
+    assert told["volume"].message == "a folder of a node is nothing that a job may mount"
     assert all(problem.fix for problem in told.values())
 
 

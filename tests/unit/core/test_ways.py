@@ -58,6 +58,12 @@ OTHER: dict[str, dict[str, Any]] = {
     "output_format": {"output_format": "csv"},
     "export_formats": {"export_formats": "keras"},
     "worker_resource_request": {"worker_resource_request": "gpu=1"},
+    "ps_resource_request": {"ps_resource_request": "cpu=1"},
+    "master_resource_request": {"master_resource_request": "cpu=1"},
+    "image": {"image": "registry.example/own:1"},
+    "image_pull_policy": {"image_pull_policy": "Always"},
+    "volume": {"volume": "claim_name=data,mount_path=/mnt/data"},
+    "node_selector": {"node_selector": {"pool": "train"}},
     "name": {"name": "other"},
     "distribution_strategy": {"distribution_strategy": PARAMETER_SERVERS},
 }

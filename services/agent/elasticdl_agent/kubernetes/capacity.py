@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from elasticdl_agent.kubernetes.client import Manifest
 from elasticdl_agent.kubernetes.pod_states import JOB, ROLE
-from elasticdl_agent.kubernetes.settings import quantity
+from elasticdl_core.pods import quantity
 from elasticdl_core.ports.launcher import DeviceInfo, Role
 
 GPU = "nvidia.com/gpu"
@@ -45,6 +45,8 @@ def slots_of(
             for name, amount in asked.items():
                 workers[name] += amount
             workers["pods"] += 1
+            for name, usual in request.items():  # what it takes beyond a slot is taken from the others
+                taken[where][name] += max(0.0, asked.get(name, 0.0) - usual) if where else 0.0
         elif where:
             pods_on[where] += 1
             for name, amount in asked.items():

@@ -32,7 +32,6 @@ from elasticdl_agent.kubernetes.manifests import (
 from elasticdl_agent.kubernetes.mirror import ResourceMirror
 from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
 from elasticdl_agent.kubernetes.pod_states import CANNOT_START, PodFacts, facts_of
-from elasticdl_agent.kubernetes.settings import parse_pairs, quantity
 from elasticdl_agent.processes.credentials import ProcessCertificates
 from elasticdl_agent.processes.environment import Endpoints, check_variables, fixed_environment, stated_environment
 from elasticdl_core.backoff import Backoff
@@ -44,6 +43,7 @@ from elasticdl_core.errors import (
     UnavailableError,
 )
 from elasticdl_core.meters import MeterKey
+from elasticdl_core.pods import parse_pairs, quantity
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
     DeviceUse,
@@ -92,6 +92,7 @@ class KubernetesLauncher:
     ) -> None:
         settings = template.settings
         self._client, self._template, self._endpoints, self._certificates = client, template, endpoints, certificates
+        self._rules = settings.rules
         self._directories = AgentDirectories(settings.data_dir, settings.data_dir)
         self.agent = f"tls://agent.elasticdl@{settings.service}.{template.namespace}.svc:{_port(settings.listen)}"
         self._statuses: dict[ProcessId, ProcessStatus] = {}
@@ -149,6 +150,9 @@ class KubernetesLauncher:
         process = spec.id
         self._directories.check(process)
         check_variables(spec.environment)
+        refused = next(self._rules.problems(spec.pod, str(process.role), spec.memory_mib), None)
+        if refused is not None:
+            raise InvalidInputError(f"{refused.field}: {refused.message}", fix=refused.fix)
         await self._listed()
         if process in self._statuses:
             return
@@ -255,7 +259,14 @@ class KubernetesLauncher:
         if self._seen_capacity is None or time.monotonic() > self._seen_capacity[0]:
             self._seen_capacity = time.monotonic() + _CAPACITY_S, await self._look_at_nodes()
         seen = self._seen_capacity[1]
-        return CapacityInfo(seen.slots, used, isolation="pods", devices=seen.devices, device_uses=tuple(sorted(uses)))
+        return CapacityInfo(
+            seen.slots,
+            used,
+            isolation="pods",
+            devices=seen.devices,
+            device_uses=tuple(sorted(uses)),
+            pods=self._rules,
+        )
 
     async def reserve(self, name: str, slots: int, *, grace_s: float) -> None:
         """Refused: who is to go first in a cluster, its priority classes say.

@@ -12,9 +12,10 @@ from typing import Any
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.kubernetes.client import Manifest
 from elasticdl_agent.kubernetes.pod_states import CONTAINER, FINALIZER, GATE, INCARNATION, INDEX, JOB, ROLE
-from elasticdl_agent.kubernetes.settings import KubernetesSettings, parse_pairs, parse_volumes, times
+from elasticdl_agent.kubernetes.settings import KubernetesSettings
 from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.pods import parse_pairs, parse_volumes, times
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.launcher.addresses import PROCESS_PORT, service_name
 from elasticdl_runtime.rpc.credentials import CREDENTIALS_VARIABLE, TlsAddress
@@ -129,7 +130,7 @@ class PodTemplate:
             InvalidInputError: it asks for a part of a device.
         """
         process, name = spec.id, pod_name(spec.id)
-        volumes, mounts = self._volumes(process, name, directories)
+        volumes, mounts = self._volumes(spec, name, directories)
         own = self._own(process)
         variables: list[Manifest] = [
             {"name": _ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -141,8 +142,8 @@ class PodTemplate:
         ]
         container = {
             "name": CONTAINER,
-            "image": self.settings.image,
-            "imagePullPolicy": self.settings.image_pull_policy,
+            "image": spec.pod.image or self.settings.image,
+            "imagePullPolicy": spec.pod.image_pull_policy or self.settings.image_pull_policy,
             "command": list(self.commands[process.role]),
             "workingDir": str(directories.job_dir(process.job_id)),
             "env": variables,
@@ -185,8 +186,8 @@ class PodTemplate:
             "containers": [container],
             "volumes": volumes,
         }
-        if self.settings.node_selector:
-            body["nodeSelector"] = parse_pairs(self.settings.node_selector, ",")
+        if selector := {**spec.pod.node_selector, **parse_pairs(self.settings.node_selector, ",")}:
+            body["nodeSelector"] = selector
         if self.settings.priority_class:
             body["priorityClassName"] = self.settings.priority_class
         if gated:
@@ -215,8 +216,11 @@ class PodTemplate:
         if worker:
             cpu, memory = times(settings.worker_cpu, slots), times(settings.worker_memory, slots)
         requests, limits = {"cpu": cpu, "memory": memory}, {}
-        if spec.memory_mib:
-            requests["memory"] = limits["memory"] = f"{spec.memory_mib}Mi"
+        memory = f"{spec.memory_mib}Mi" if spec.memory_mib else ""
+        # What is asked for is the limit as well: what a process may take is what was promised to it.
+        for kind, amount in (("cpu", spec.pod.cpu), ("memory", memory), ("ephemeral-storage", spec.pod.disk)):
+            if amount:
+                requests[kind] = limits[kind] = amount
         if spec.device_share:
             if spec.device_share % WHOLE:
                 raise InvalidInputError(
@@ -227,9 +231,10 @@ class PodTemplate:
         return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
     def _volumes(
-        self, process: ProcessId, name: str, directories: AgentDirectories
+        self, spec: ProcessSpec, name: str, directories: AgentDirectories
     ) -> tuple[list[Manifest], list[Manifest]]:
         """The job's folder, in which workers write in folders of their own only; credentials; what is shared."""
+        process = spec.id
         job = directories.job_dir(process.job_id)
         worker = process.role is Role.WORKER
         volumes: list[Manifest] = [
@@ -250,8 +255,8 @@ class PodTemplate:
                 {"name": "data", "mountPath": str(folder), "subPath": self._below(folder)}
                 for folder in directories.worker_folders(process.job_id)
             ]
-        for number, asked in enumerate(parse_volumes(self.settings.volume)):
-            read_only = asked.get("read_only", "false").lower() == "true"
+        for number, asked in enumerate(parse_volumes(f"{self.settings.volume};{spec.pod.volume}")):
+            read_only = asked.get("read_only", "").lower() == "true"
             source: Manifest = (
                 {"persistentVolumeClaim": {"claimName": asked["claim_name"]}}
                 if "claim_name" in asked

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -12,14 +10,10 @@ from pydantic_settings import SettingsConfigDict
 from elasticdl_agent.processes.credentials import DEFAULT_HOURS
 from elasticdl_agent.table import KEEP_ENDED
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.pods import PodRules, parse_pairs, parse_volumes, quantity
 from elasticdl_runtime.settings import ProcessSettings
 
 _PLAIN = "ELASTICDL_"
-_QUANTITY = re.compile(
-    r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+))((?P<unit>[numkMGTPE]|[KMGTPE]i)|(?P<exponent>[eE][+-]?[0-9]+))?"
-)
-_DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_UNITS = {**_DECIMAL, **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}}
 
 
 class KubernetesSettings(ProcessSettings):
@@ -41,6 +35,11 @@ class KubernetesSettings(ProcessSettings):
         server_memory: ``ELASTICDL_KUBERNETES_SERVER_MEMORY``, the same of memory.
         node_selector: ``ELASTICDL_KUBERNETES_NODE_SELECTOR``, labels of the nodes that run jobs: ``pool=train``.
         priority_class: ``ELASTICDL_KUBERNETES_PRIORITY_CLASS``, of all pods of jobs; empty for the cluster's default.
+        job_images: ``ELASTICDL_KUBERNETES_JOB_IMAGES``, patterns of images that jobs may name for their workers, with
+            commas between them: ``registry.example/team/*``; none by default.
+        job_claims: ``ELASTICDL_KUBERNETES_JOB_CLAIMS``, the same of PersistentVolumeClaims that jobs may mount.
+        job_most_cpu: ``ELASTICDL_KUBERNETES_JOB_MOST_CPU``, cores that a job may ask for in one pod; empty for any.
+        job_most_memory: ``ELASTICDL_KUBERNETES_JOB_MOST_MEMORY``, the same of memory.
         service: ``ELASTICDL_KUBERNETES_SERVICE``, name of the Service that leads to this agent.
         listen: ``ELASTICDL_KUBERNETES_LISTEN``, the address that it listens on.
         slots: ``ELASTICDL_SLOTS``, how many workers there may be; 0 to see it from the nodes and quotas.
@@ -69,6 +68,10 @@ class KubernetesSettings(ProcessSettings):
     server_memory: str = "512Mi"
     node_selector: str = ""
     priority_class: str = ""
+    job_images: str = ""
+    job_claims: str = ""
+    job_most_cpu: str = ""
+    job_most_memory: str = ""
     service: str = "elasticdl-agent"
     listen: str = "0.0.0.0:7010"
     slots: int = Field(default=0, ge=0, validation_alias=f"{_PLAIN}SLOTS")
@@ -92,6 +95,11 @@ class KubernetesSettings(ProcessSettings):
             )
         return value
 
+    @field_validator("job_most_cpu", "job_most_memory")
+    @classmethod
+    def _most(cls, value: str) -> str:
+        return cls._amount(value) if value else value
+
     @field_validator("image_pull_policy")
     @classmethod
     def _policy(cls, value: str) -> str:
@@ -111,60 +119,19 @@ class KubernetesSettings(ProcessSettings):
         parse_pairs(value, ",")
         return value
 
-
-def quantity(text: str | float) -> float:
-    """The number that a quantity of Kubernetes stands for, such as ``250m`` or ``2Gi``.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
-    number, unit = _parts(str(text))
-    return float(number) * _UNITS[unit]
-
-
-def times(text: str, factor: int) -> str:
-    """A multiple of a quantity, to the last digit."""
-    number, unit = _parts(text)
-    return f"{Decimal(number) * factor:f}{unit}"
+    @property
+    def rules(self) -> PodRules:
+        """The rules for what jobs ask of their pods."""
+        return PodRules(
+            _patterns(self.job_images),
+            _patterns(self.job_claims),
+            self.claim,
+            str(self.data_dir),
+            self.job_most_cpu,
+            self.job_most_memory,
+            parse_pairs(self.node_selector, ","),
+        )
 
 
-def _parts(text: str) -> tuple[str, str]:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise InvalidInputError(f"{text!r} is no amount", fix="write it as Kubernetes does: 2, 500m, 2Gi")
-    return match["number"] + (match["exponent"] or ""), match["unit"] or ""
-
-
-def parse_pairs(text: str, separator: str) -> dict[str, str]:
-    """Reads ``name=value,name=value``.
-
-    Raises:
-        InvalidInputError: it is not written so.
-    """
-    pairs = {}
-    for part in filter(None, (part.strip() for part in text.split(separator))):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise InvalidInputError(f"{part!r} is no name=value", fix=f"write name=value{separator}name=value")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def parse_volumes(text: str) -> list[dict[str, str]]:
-    """Reads volumes in the original project's way: ``claim_name=c1,mount_path=/a;host_path=/b,mount_path=/b``.
-
-    Raises:
-        InvalidInputError: one is malformed, or of another kind.
-    """
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        volume = parse_pairs(part, ",")
-        unknown = set(volume) - {"claim_name", "host_path", "mount_path", "sub_path", "read_only"}
-        if unknown or ("claim_name" in volume) == ("host_path" in volume) or "mount_path" not in volume:
-            raise InvalidInputError(
-                f"{part!r} is no volume",
-                fix="write claim_name=NAME,mount_path=/PATH or host_path=/PATH,mount_path=/PATH, and if you like "
-                "sub_path=PATH and read_only=true",
-            )
-        found.append(volume)
-    return found
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in text.split(","))))

@@ -11,6 +11,7 @@ from elasticdl_api.places.reach import Reaches
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
+from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import JOB_REVISION, Launcher, ProcessSpec, Tenant
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.items import Items, ItemsPass
@@ -98,11 +99,14 @@ class Relay:
 
     async def _launch(self, delivery: Delivery) -> str:
         await self._require_present_agent()
-        restricted, reach = await self._reaches.of_workers(delivery.process.job_id)
+        process = delivery.process
+        restricted, reach = await self._reaches.of_workers(process.job_id)
+        spec = JobSpec.from_mapping(delivery.spec)
+        memory, pod = spec.memory_of(process.role), spec.pod_of(process.role)
         tenant = Tenant(delivery.namespace, restricted, reach.read, reach.write)
         try:
             failpoint("api.before_intent")
-            await self._launcher.launch(ProcessSpec(delivery.process, tenant=tenant))
+            await self._launcher.launch(ProcessSpec(process, memory_mib=memory, tenant=tenant, pod=pod))
             failpoint("api.after_intent")
         except (UnavailableError, ConflictError):
             raise

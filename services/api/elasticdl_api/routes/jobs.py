@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import check_model
 from elasticdl_api.routes.pages import json_response
-from elasticdl_api.scheduling.job_limits import check_limits, check_priority
+from elasticdl_api.scheduling.job_limits import check_limits, check_pods, check_priority
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse, ListedView
 from elasticdl_api.services import Api, User
@@ -29,10 +29,11 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_api.web.representations import entity_tag
 from elasticdl_api.web.versions import versioned
-from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError, UnavailableError
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.job.ways import refuse_meaningless
+from elasticdl_core.ports.launcher import Role
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.words import slots_of
 from elasticdl_runtime.failpoints import failpoint
@@ -106,6 +107,7 @@ async def submit(
         if known is not None:
             return await _shown(api, user, known.id, 200)
     await check_limits(api.namespaces, api.settings, user.home, spec)
+    await check_pods(api.launcher, spec)
     reach = await api.reaches.check(spec, user.home, restricted=user.restricted)
     await api.disk.require_room(user.home)
     await check_model(api, user.home, spec, reach)

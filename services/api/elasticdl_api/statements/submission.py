@@ -15,7 +15,7 @@ import structlog
 from elasticdl.sql.plans import MODULE
 from elasticdl_api.examination.statements import Planning
 from elasticdl_api.files.model_code import check_model, place_bundle
-from elasticdl_api.scheduling.job_limits import check_limits
+from elasticdl_api.scheduling.job_limits import check_limits, check_pods
 from elasticdl_api.services import Services
 from elasticdl_api.store.jobs import draw_id
 from elasticdl_api.store.statements import KeptStatement
@@ -160,6 +160,7 @@ async def _submit(
         spec = JobSpec.from_mapping(planned.spec)
         refuse_meaningless(spec)
         await check_limits(api.namespaces, api.settings, user.home, spec)
+        await check_pods(api.launcher, spec)
         reach = await api.reaches.check(spec, user.home, restricted=user.restricted, own=folder)
         if sent.dry_run:
             return {"job_id": None, "statement": sent.text.strip(), **planned.kept, **planned.kept["plan"]}, False

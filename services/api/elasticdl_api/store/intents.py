@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,10 +47,18 @@ class Watched:
 class Delivery:
     """An intent in the hands of a relay, locked against all others until the block ends."""
 
-    def __init__(self, connection: AsyncConnection, process: ProcessId, wanted: bool, namespace: str) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        process: ProcessId,
+        wanted: bool,
+        namespace: str,
+        spec: Mapping[str, Any],
+    ) -> None:
         self.process = process
         self.wanted = wanted
         self.namespace = namespace
+        self.spec = spec
         self._connection = connection
 
     async def settle(self, outcome: str) -> None:
@@ -85,7 +93,7 @@ class IntentStore:
         """
         intents = t.launch_intents
         query = (
-            select(intents, t.jobs.c.state, t.jobs.c.master_incarnation, t.jobs.c.namespace)
+            select(intents, t.jobs.c.state, t.jobs.c.master_incarnation, t.jobs.c.namespace, t.jobs.c.spec)
             .join(t.jobs, t.jobs.c.id == intents.c.job_id)
             .where(
                 intents.c.delivered_at.is_(None),
@@ -103,7 +111,7 @@ class IntentStore:
                 return
             process = ProcessId(row["job_id"], Role(row["role"]), row["index"], row["incarnation"])
             wanted = JobState(row["state"]).admitted and row["incarnation"] == row["master_incarnation"]
-            yield Delivery(connection, process, wanted, row["namespace"])
+            yield Delivery(connection, process, wanted, row["namespace"], row["spec"])
 
     async def list_watched(self) -> list[Watched]:
         """All active jobs."""

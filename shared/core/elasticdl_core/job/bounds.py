@@ -20,6 +20,7 @@ NAME_CHARS = 300
 _LENGTHS = {
     **dict.fromkeys(("model_zoo", "checkpoint_dir", "checkpoint_dir_for_init", "output"), PATH_CHARS),
     **dict.fromkeys(("training_data", "validation_data", "prediction_data", "script_args"), LIST_CHARS),
+    "volume": PATH_CHARS,
 }
 ENTRIES = (
     "feed",
@@ -67,7 +68,8 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
         *_entry_problems(values),
         *(problem for name in PARAMETERS for problem in _parameter_problems(name, values[name])),
         *_variable_problems(values["envs"]),
-        *_label_problems(values["labels"]),
+        *_label_problems("labels", values["labels"]),
+        *_label_problems("node_selector", values["node_selector"]),
     ]
 
 
@@ -177,20 +179,20 @@ def _variable_problems(variables: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem("envs", f"all together have more than {CHARS} characters", "put them into a file")
 
 
-def _label_problems(labels: Mapping[str, str]) -> Iterator[Problem]:
+def _label_problems(field: str, labels: Mapping[str, str]) -> Iterator[Problem]:
     if len(labels) > LABELS:
-        yield Problem("labels", f"it has {len(labels)} labels", f"give {LABELS} or fewer")
+        yield Problem(field, f"it has {len(labels)} labels", f"give {LABELS} or fewer")
         return
     for key, value in labels.items():
         if not 1 <= len(key) <= LABEL_KEY_CHARS or _CONTROL.search(key) or "=" in key:
             yield Problem(
-                "labels",
+                field,
                 f"{ascii(key)[:100]} is no key of a label",
                 f"use 1 to {LABEL_KEY_CHARS} characters, none of them '=' or a control character",
             )
         if len(value) > LABEL_CHARS or _CONTROL.search(value):
             yield Problem(
-                "labels",
+                field,
                 f"the value of {ascii(key)[:100]} is too long or has a control character",
                 f"give {LABEL_CHARS} characters or fewer",
             )

@@ -70,6 +70,14 @@ FIELD_GROUPS: Mapping[str, tuple[str, ...]] = {
         "export_formats",
     ),
     "Job": ("name", "labels", "envs"),
+    "Pods of Kubernetes": (
+        "ps_resource_request",
+        "master_resource_request",
+        "image",
+        "image_pull_policy",
+        "volume",
+        "node_selector",
+    ),
 }
 """The fields of a specification in groups, in the order in which people are shown them."""
 OF_THE_MODEL = frozenset(
@@ -90,6 +98,8 @@ OF_THE_MODEL = frozenset(
         "autocast",
         "embedding_threshold_bytes",
         "envs",
+        "image",
+        "image_pull_policy",
     }
 )
 """What a job that evaluates or predicts shares with the one that trained."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from elasticdl_core.devices import parse_request
+from elasticdl_core.pods import PULL_POLICIES, PodRequest, RoleRequest, parse_resources
 
 
 class JobType(enum.StrEnum):
@@ -51,6 +51,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "wire_dtype": WIRE_DTYPES,
     "distribution_strategy": STRATEGIES,
     "collective": COLLECTIVES,
+    "image_pull_policy": PULL_POLICIES,
 }
 """Fields that take one of a few words."""
 AT_LEAST = {
@@ -118,7 +119,7 @@ OF_UPDATES = (
     "hot_rows_staleness",
 )
 """Fields that say how gradients and rows come to parameter servers in training."""
-OF_SERVERS = ("num_ps", "embedding_threshold_bytes", *OF_UPDATES, "ps_memory_mib")
+OF_SERVERS = ("num_ps", "embedding_threshold_bytes", *OF_UPDATES, "ps_memory_mib", "ps_resource_request")
 """Fields that mean nothing without parameter servers."""
 
 
@@ -228,8 +229,17 @@ class JobFields:
             servers want one of them.
         worker_memory_mib: memory limit of a worker in MiB; 0 for none.
         ps_memory_mib: memory limit of a PS in MiB; 0 for none.
-        worker_resource_request: what one worker takes of an accelerator: ``gpu=0.5`` is a half of one device,
-            ``gpu=1`` a whole one; empty for none, and then it sees none.
+        worker_resource_request: what one worker takes. Of an accelerator: ``gpu=0.5`` is a half of one device,
+            ``gpu=1`` a whole one; without it a worker sees none. ``memory=4Gi`` is worker_memory_mib. On Kubernetes
+            also ``cpu=2`` and ``disk=10Gi``, which its pod requests and may use; all with commas between them.
+        ps_resource_request: the same of a parameter server: ``cpu=1,memory=2Gi``. No GPU.
+        master_resource_request: the same of the job's master.
+        image: on Kubernetes, the image that workers run in, where the cluster's administrator lets jobs name it; it
+            has Python and ``elasticdl-train[worker]``.
+        image_pull_policy: of that image: ``Always``, ``IfNotPresent`` or ``Never``; empty for the cluster's.
+        volume: on Kubernetes, what all processes of the job see besides: ``claim_name=data,mount_path=/mnt/data``,
+            and if you like ``sub_path=PATH`` and ``read_only=true``; several with ``;`` between them.
+        node_selector: on Kubernetes, labels of the nodes that the job's pods may run on.
         envs: environment variables for the workers.
         labels: free key-value pairs to find the job by.
     """
@@ -306,6 +316,12 @@ class JobFields:
     worker_memory_mib: int = 0
     ps_memory_mib: int = 0
     worker_resource_request: str = ""
+    ps_resource_request: str = ""
+    master_resource_request: str = ""
+    image: str = ""
+    image_pull_policy: str = ""
+    volume: str = ""
+    node_selector: dict[str, str] = field(default_factory=dict)
     envs: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -364,7 +380,28 @@ class JobFields:
     @property
     def device_share(self) -> int:
         """Hundredths of a device that one worker takes; 0 for none."""
-        return parse_request(self.worker_resource_request)
+        return parse_resources(self.worker_resource_request).device_share
+
+    def asked_of(self, role: str) -> RoleRequest:
+        """The resources that one process of a role asks for, but for the memory of workers and servers."""
+        return parse_resources(getattr(self, f"{role}_resource_request"))
+
+    def pod_of(self, role: str) -> PodRequest:
+        """The parts of a process of a role that only a pod has. Its image is the workers', who run the job's code."""
+        asked, works = self.asked_of(role), role == "worker"
+        return PodRequest(
+            self.image if works else "",
+            self.image_pull_policy if works else "",
+            asked.cpu,
+            asked.disk,
+            self.volume,
+            self.node_selector,
+        )
+
+    def memory_of(self, role: str) -> int:
+        """The MiB that a process of a role asks for; 0 for none."""
+        limits = {"worker": self.worker_memory_mib, "ps": self.ps_memory_mib}
+        return limits[role] if role in limits else self.asked_of(role).memory_mib
 
     @property
     def fuses(self) -> bool:

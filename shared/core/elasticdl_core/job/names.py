@@ -16,6 +16,7 @@ ALIASES: Mapping[str, str] = {
     "num_ps_pods": "num_ps",
     "max_step": "max_steps",
     "dataset_fn": "feed",
+    "image_name": "image",
 }
 """Other names of fields, mostly those of the original project, and the field's own: what documentation uses."""
 

@@ -8,7 +8,7 @@ import re
 import shlex
 
 from elasticdl_core.best_evaluation import BestEvaluation
-from elasticdl_core.devices import HIDING, WHOLE, parse_request
+from elasticdl_core.devices import HIDING, WHOLE
 from elasticdl_core.errors import InvalidInputError, Problem
 from elasticdl_core.job.fields import (
     ALL_REDUCE,
@@ -26,6 +26,7 @@ from elasticdl_core.job.fields import (
     default_of,
 )
 from elasticdl_core.job.names import LAST
+from elasticdl_core.pods import image_problem, parse_resources, selector_problem, volume_problem
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
@@ -103,10 +104,20 @@ def value_problems(spec: JobFields) -> list[Problem]:
         f"{sorted(formats)} are unknown",
         f"give some of {EXPORT_FORMATS}, separated by commas",
     )
+    for name in ("worker_resource_request", "ps_resource_request", "master_resource_request"):
+        try:
+            asked = parse_resources(getattr(spec, name))
+            devices = bool(asked.device_share) and name != "worker_resource_request"
+            need(not devices, name, "only workers take devices", "leave gpu out")
+        except InvalidInputError as error:
+            problems.append(Problem(name, error.message, error.fix))
+    need(not (wrong := image_problem(spec.image)), "image", wrong, "write registry/name:tag")
+    need(not (wrong := selector_problem(spec.node_selector)), "node_selector", wrong, "write key=value;key=value")
     try:
-        parse_request(spec.worker_resource_request)
+        wrong, fix = volume_problem(spec.volume)
+        need(not wrong, "volume", wrong, fix)
     except InvalidInputError as error:
-        problems.append(Problem("worker_resource_request", error.message, error.fix))
+        problems.append(Problem("volume", error.message, error.fix))
     try:
         BestEvaluation.parse(spec.keep_best)
     except InvalidInputError as error:

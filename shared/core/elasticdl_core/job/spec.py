@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from elasticdl_core.errors import Problem, SpecError
+from elasticdl_core.errors import InvalidInputError, Problem, SpecError
 from elasticdl_core.job.bounds import find_problems
 from elasticdl_core.job.fields import (
     ALL_REDUCE,
@@ -22,6 +22,7 @@ from elasticdl_core.job.fields import (
 )
 from elasticdl_core.job.names import resolve_aliases
 from elasticdl_core.job.rules import combination_problems, value_problems
+from elasticdl_core.pods import parse_resources, without_memory
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class JobSpec(JobFields):
         if "distribution_strategy" not in values and not scripted and any(name in values for name in OF_SERVERS):
             # Who says how many parameter servers there are, or what they do, wants them: also by what is the default.
             values["distribution_strategy"] = PARAMETER_SERVERS
-        spec = cls(**_with_larger_updates(values))
+        spec = cls(**_with_limits_of_memory(_with_larger_updates(values)))
         if spec.runs_script:  # which no group but workers hold, and which writes itself what it makes
             strategy, framework = spec.distribution_strategy, spec.framework
             spec = dataclasses.replace(
@@ -103,6 +104,26 @@ def _with_larger_updates(values: dict[str, Any]) -> dict[str, Any]:
         return values
     others = {name: value for name, value in values.items() if name not in ("use_async", "grads_to_wait")}
     return {**others, "minibatch_size": values.get("minibatch_size", default_of("minibatch_size")) * max(1, times)}
+
+
+def _with_limits_of_memory(values: dict[str, Any]) -> dict[str, Any]:
+    """Takes the original's spelling of a limit of memory as ours, for there is one limit.
+
+    Raises:
+        SpecError: there are two, and they differ.
+    """
+    for role in ("worker", "ps"):
+        request, limit = f"{role}_resource_request", f"{role}_memory_mib"
+        try:
+            memory = parse_resources(values.get(request, "")).memory_mib
+        except InvalidInputError:
+            continue  # which the rules tell
+        if memory and values.get(limit, 0) not in (0, memory):
+            message = f"memory of {memory} MiB, and {limit} of {values[limit]}, are two limits of one process"
+            raise SpecError([Problem(request, message, f"leave {limit} out")])
+        if memory:
+            values = {**values, request: without_memory(values[request]), limit: memory}
+    return values
 
 
 _MOST_FIELDS = 200

@@ -14,6 +14,9 @@ from elasticdl_core.job.field_groups import FIELD_GROUPS, NOT_FOR, OF_THE_MODEL
 from elasticdl_core.job.fields import OF_SERVERS, JobFields, JobType, default_of
 from elasticdl_core.job.rules import OF_GROUPS, OF_MODULES, OF_SCRIPTS
 
+OF_PODS = ("image", "image_pull_policy", "volume", "node_selector")
+"""Fields that mean nothing where processes are no pods."""
+
 
 class Way(enum.StrEnum):
     """Ways of running a job."""
@@ -67,6 +70,8 @@ _LOCALLY_REFUSED: dict[str, str] = {
     "progress_timeout_s": "nobody watches the one process",
     "worker_memory_mib": "the process has the memory that it takes",
     "ps_memory_mib": "there are no parameter servers",
+    **dict.fromkeys(OF_PODS, "there are no pods"),
+    **dict.fromkeys(("ps_resource_request", "master_resource_request"), "there is one process"),
     "wire_dtype": "nothing travels",
     "table_admission": _NO_SERVERS,
     "table_eviction": _NO_SERVERS,
@@ -148,6 +153,30 @@ def refuse_locally(spec: JobFields) -> None:
     reasons = _LOCALLY_REFUSED | (_LOCAL_SCRIPT_REFUSED if spec.runs_script else {})
     asked = {name for name in reasons if name != "xla" or spec.xla != "off"}  # nor does the local step
     _refuse(spec, {name: f"--local does not do it: {reasons[name]}" for name in asked})
+    if refused := [name for name in ("cpu", "disk") if getattr(spec.asked_of("worker"), name)]:
+        message = f"--local does not do it: {' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} a pod's"
+        raise SpecError([Problem("worker_resource_request", message, "ask for gpu alone")])
+
+
+def refuse_pods(spec: JobFields) -> None:
+    """Refuses what only pods have, where a job's processes are none.
+
+    Raises:
+        SpecError: with each field that asks for it.
+    """
+    problems = [
+        Problem(name, "the processes of this cluster are no pods", "leave it out, or submit to one on Kubernetes")
+        for name in OF_PODS
+        if getattr(spec, name)
+    ]
+    for role in ("worker", "ps", "master"):
+        asked = spec.asked_of(role)
+        if wrong := [name for name in ("cpu", "disk") if getattr(asked, name)]:
+            message = f"{' and '.join(wrong)} cannot be given to a process of this cluster, which is no pod"
+            fix = f"leave {' and '.join(wrong)} out, or submit to a cluster on Kubernetes"
+            problems.append(Problem(f"{role}_resource_request", message, fix))
+    if problems:
+        raise SpecError(problems)
 
 
 def _refuse(spec: JobFields, reasons: Mapping[str, str]) -> None:

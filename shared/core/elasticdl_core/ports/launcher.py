@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from elasticdl_core.meters import MeterKey
+from elasticdl_core.pods import PodRequest, PodRules
 
 JOB_REVISION = 13
 """The migration that last changed what a job's specification means. An agent of before launches masters of before."""
@@ -81,6 +82,7 @@ class ProcessSpec:
         slots: worker slots that the process takes; it is pending until they are free.
         tenant: whose job it is. Told with a master; its PS and workers are the same tenant's, whatever it says.
         device_share: hundredths of a device that the process takes; it is pending until they are free, too.
+        pod: what it asks for that only a pod has; a launcher without pods refuses it.
     """
 
     id: ProcessId
@@ -89,6 +91,7 @@ class ProcessSpec:
     slots: int = 0
     tenant: Tenant = field(default_factory=Tenant)
     device_share: int = 0
+    pod: PodRequest = field(default_factory=PodRequest)
 
 
 class ProcessState(enum.StrEnum):
@@ -188,6 +191,7 @@ class CapacityInfo:
         devices: the accelerators, by number.
         device_uses: who holds what of them, by job and worker.
         job_revision: what the masters that it launches take a job's specification to mean.
+        pods: what jobs may ask of their pods; None where processes are no pods.
     """
 
     slots: int
@@ -199,6 +203,7 @@ class CapacityInfo:
     devices: Sequence[DeviceInfo] = ()
     device_uses: Sequence[DeviceUse] = ()
     job_revision: int = JOB_REVISION
+    pods: PodRules | None = None
 
     @property
     def for_jobs(self) -> int:

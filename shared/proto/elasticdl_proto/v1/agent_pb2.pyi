@@ -35,7 +35,7 @@ class ProcessStatus(_message.Message):
     def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class LaunchRequest(_message.Message):
-    __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable", "device_share")
+    __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable", "device_share", "pod")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class LaunchRequest(_message.Message):
     READABLE_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     id: ProcessId
     environment: _containers.ScalarMap[str, str]
     memory_mib: int
@@ -61,7 +62,31 @@ class LaunchRequest(_message.Message):
     readable: _containers.RepeatedScalarFieldContainer[str]
     writable: _containers.RepeatedScalarFieldContainer[str]
     device_share: int
-    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ..., namespace: _Optional[str] = ..., restricted: bool = ..., readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., device_share: _Optional[int] = ...) -> None: ...
+    pod: PodRequest
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., environment: _Optional[_Mapping[str, str]] = ..., memory_mib: _Optional[int] = ..., slots: _Optional[int] = ..., namespace: _Optional[str] = ..., restricted: bool = ..., readable: _Optional[_Iterable[str]] = ..., writable: _Optional[_Iterable[str]] = ..., device_share: _Optional[int] = ..., pod: _Optional[_Union[PodRequest, _Mapping]] = ...) -> None: ...
+
+class PodRequest(_message.Message):
+    __slots__ = ("image", "image_pull_policy", "cpu", "disk", "volume", "node_selector")
+    class NodeSelectorEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_PULL_POLICY_FIELD_NUMBER: _ClassVar[int]
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    NODE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    image_pull_policy: str
+    cpu: str
+    disk: str
+    volume: str
+    node_selector: _containers.ScalarMap[str, str]
+    def __init__(self, image: _Optional[str] = ..., image_pull_policy: _Optional[str] = ..., cpu: _Optional[str] = ..., disk: _Optional[str] = ..., volume: _Optional[str] = ..., node_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LaunchResponse(_message.Message):
     __slots__ = ()
@@ -110,7 +135,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses", "job_revision")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses", "job_revision", "pods")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +152,7 @@ class CapacityResponse(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_USES_FIELD_NUMBER: _ClassVar[int]
     JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
@@ -136,7 +162,33 @@ class CapacityResponse(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     device_uses: _containers.RepeatedCompositeFieldContainer[DeviceUse]
     job_revision: int
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., job_revision: _Optional[int] = ...) -> None: ...
+    pods: PodRules
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., job_revision: _Optional[int] = ..., pods: _Optional[_Union[PodRules, _Mapping]] = ...) -> None: ...
+
+class PodRules(_message.Message):
+    __slots__ = ("images", "claims", "cluster_claim", "data_dir", "most_cpu", "most_memory", "node_selector")
+    class NodeSelectorEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_CLAIM_FIELD_NUMBER: _ClassVar[int]
+    DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    MOST_CPU_FIELD_NUMBER: _ClassVar[int]
+    MOST_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    NODE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    images: _containers.RepeatedScalarFieldContainer[str]
+    claims: _containers.RepeatedScalarFieldContainer[str]
+    cluster_claim: str
+    data_dir: str
+    most_cpu: str
+    most_memory: str
+    node_selector: _containers.ScalarMap[str, str]
+    def __init__(self, images: _Optional[_Iterable[str]] = ..., claims: _Optional[_Iterable[str]] = ..., cluster_claim: _Optional[str] = ..., data_dir: _Optional[str] = ..., most_cpu: _Optional[str] = ..., most_memory: _Optional[str] = ..., node_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("name", "declared", "memory_mib", "model")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from elasticdl_core.errors import InvalidInputError
+from elasticdl_core.pods import PodRequest, PodRules
 from elasticdl_core.ports.launcher import (
     CapacityInfo,
     DeviceInfo,
@@ -61,6 +64,14 @@ def spec_from_message(message: agent_pb2.LaunchRequest) -> ProcessSpec:
         int(message.slots),
         Tenant(message.namespace, message.restricted, tuple(message.readable), tuple(message.writable)),
         int(message.device_share),
+        PodRequest(
+            message.pod.image,
+            message.pod.image_pull_policy,
+            message.pod.cpu,
+            message.pod.disk,
+            message.pod.volume,
+            dict(message.pod.node_selector),
+        ),
     )
 
 
@@ -76,6 +87,7 @@ def spec_to_message(spec: ProcessSpec) -> agent_pb2.LaunchRequest:
         readable=spec.tenant.readable,
         writable=spec.tenant.writable,
         device_share=spec.device_share,
+        pod=agent_pb2.PodRequest(**spec.pod.asked) if spec.pod.asked else None,
     )
 
 
@@ -127,6 +139,19 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
             for one in message.device_uses
         ),
         int(message.job_revision),
+        _rules_from_message(message.pods) if message.HasField("pods") else None,
+    )
+
+
+def _rules_from_message(rules: agent_pb2.PodRules) -> PodRules:
+    return PodRules(
+        tuple(rules.images),
+        tuple(rules.claims),
+        rules.cluster_claim,
+        rules.data_dir,
+        rules.most_cpu,
+        rules.most_memory,
+        dict(rules.node_selector),
     )
 
 
@@ -160,6 +185,7 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
             for one in capacity.device_uses
         ],
         job_revision=capacity.job_revision,
+        pods=None if capacity.pods is None else agent_pb2.PodRules(**dataclasses.asdict(capacity.pods)),
     )
 
 
