@@ -14,7 +14,7 @@
 ./dev mutants   plant known faults in a copy of the source and see the tests notice (--list; names choose)
 ./dev protos    generate the wire protocols' code (--check compares)
 ./dev client    generate the blocking client from the asyncio client (--check compares)
-./dev docs      generate the reference pages (--check compares)
+./dev docs      generate the reference pages and the Helm chart (--check compares)
 ./dev format    format the code
 ./dev lock      write constraints.txt from the environment
 ./dev setup     make the environment only
@@ -445,9 +445,9 @@ def client(arguments: list[str]) -> int:
 
 
 def docs(arguments: list[str]) -> int:
-    """Generates docs/cli.md and docs/honoured.md."""
+    """Generates docs/cli.md, docs/honoured.md and the templates of the Helm chart."""
     ensure(RUN_EXTRAS)
-    pages = ("gen_cli_docs.py", "gen_contract_docs.py")
+    pages = ("gen_cli_docs.py", "gen_contract_docs.py", "gen_helm_chart.py")
     return max(run([BIN / "python", ROOT / "tools" / page, *arguments], timeout=300) for page in pages)
 
 

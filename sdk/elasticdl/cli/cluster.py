@@ -1,4 +1,4 @@
-"""``elasticdl down`` and ``status``: the local cluster; ``up`` comes with the agent."""
+"""The local cluster: ``elasticdl status``, and what takes it down; ``up`` and ``down`` come with the agent."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ DataDirOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
-    app.command("down", rich_help_panel="Cluster")(down)
     app.command("status", rich_help_panel="Cluster")(status)
 
 
-def down(
-    data_dir: DataDirOption = None,
-) -> None:
-    """Take the local cluster down; its data stay, and jobs that ran go on after the next `up`."""
+def take_down_local(data_dir: Path | None) -> None:
+    """Takes the local cluster down; its data stay, and jobs that ran go on after the next `up`.
+
+    Raises:
+        InvalidInputError: it is another user's.
+    """
     import psutil
 
     directory = data_directory(data_dir)

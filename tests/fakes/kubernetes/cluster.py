@@ -40,6 +40,7 @@ class FakeKubernetes:
         store: the objects; use ``do`` to touch them from outside of its thread.
         api: the API server, for faults.
         kubelets: by the names of their nodes.
+        rolls_out: whether Deployments and StatefulSets come to be ready.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class FakeKubernetes:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._pending: set[str] = set()
+        self.rolls_out = True
 
     def __enter__(self) -> FakeKubernetes:
         self._hosts.parent.mkdir()
@@ -182,10 +184,28 @@ class FakeKubernetes:
                 kubelet.gone(pod["metadata"]["uid"])
             elif kubelet is not None and self.store.objects.get(event.key) is event.after:
                 kubelet.look(event.after)
+        if plural in ("deployments", "statefulsets") and event.after is not None:
+            self._roll_out(event.key)
         if plural == "secrets" and event.after is not None:
             for pod in self.store.all("pods", event.key[1]):
                 if (kubelet := self.kubelets.get(pod["spec"].get("nodeName", ""))) is not None:
                     kubelet.look(pod)
+
+    def roll_out(self) -> None:
+        """All Deployments and StatefulSets come to be ready from now on: their pods are nobody's concern here."""
+        self.rolls_out = True
+        self.do(lambda: [self._roll_out(key) for key in list(self.store.objects)])
+
+    def _roll_out(self, key: tuple[str, str, str]) -> None:
+        present = self.store.objects.get(key)
+        if present is None or key[0] not in ("deployments", "statefulsets") or not self.rolls_out:
+            return
+        replicas = present["spec"].get("replicas", 1)
+        status = {"observedGeneration": present["metadata"].get("generation", 0)}
+        status |= dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), replicas)
+        if present.get("status") != status:
+            found = {**copy.deepcopy(present), "status": status}
+            self.store.replace(KINDS[key[0]], key[1], key[2], found, "controller", part="status")
 
     def _collect(self, uid: str) -> None:
         """Deletes what has lost its last owner, and lets go of an owner whose last one is gone."""

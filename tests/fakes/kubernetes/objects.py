@@ -53,6 +53,14 @@ KINDS = {
         Kind("namespaces", "Namespace", namespaced=False),
         Kind("poddisruptionbudgets", "PodDisruptionBudget", "policy"),
         Kind("leases", "Lease", "coordination.k8s.io"),
+        Kind("deployments", "Deployment", "apps"),
+        Kind("statefulsets", "StatefulSet", "apps"),
+        Kind("networkpolicies", "NetworkPolicy", "networking.k8s.io"),
+        Kind("roles", "Role", "rbac.authorization.k8s.io"),
+        Kind("rolebindings", "RoleBinding", "rbac.authorization.k8s.io"),
+        Kind("clusterroles", "ClusterRole", "rbac.authorization.k8s.io", namespaced=False),
+        Kind("clusterrolebindings", "ClusterRoleBinding", "rbac.authorization.k8s.io", namespaced=False),
+        Kind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False),
     )
 }
 

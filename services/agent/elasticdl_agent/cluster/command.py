@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elasticdl.cli.cluster import DataDirOption, data_directory, running
+from elasticdl.cli.cluster import DataDirOption, data_directory, running, take_down_local
 from elasticdl.extras import require
 from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_runtime.telemetry.log_format import FORMAT_VARIABLE, LogFormat
@@ -28,11 +28,23 @@ _ERRORS: dict[str, type[ElasticDLError]] = {
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line; named as an entry point of the distribution."""
+    """Adds the verbs to the command line; named as an entry point of the distribution."""
     app.command("up", rich_help_panel="Cluster")(up)
+    app.command("down", rich_help_panel="Cluster")(down)
+
+
+KubernetesOption = Annotated[
+    bool,
+    typer.Option("--kubernetes", help="In the Kubernetes cluster of KUBECONFIG or ~/.kube/config, not here."),
+]
+ContextOption = Annotated[
+    str, typer.Option(help="With --kubernetes: the context of the kubeconfig.", show_default="the current one")
+]
+NamespaceOption = Annotated[str, typer.Option(help="With --kubernetes: the namespace of its own.")]
 
 
 def up(
+    context_of_command: typer.Context,
     port: Annotated[
         int | None, typer.Option(help="Port of the API; 0 for any free one.", show_default="8850")
     ] = None,
@@ -98,11 +110,44 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is up, and leave it running.")
     ] = False,
+    kubernetes: KubernetesOption = False,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "elasticdl",
+    image: Annotated[
+        str,
+        typer.Option(help="With --kubernetes: the image of all processes, registry/name:tag.", show_default=False),
+    ] = "",
+    services_image: Annotated[
+        str,
+        typer.Option(
+            help="With --kubernetes: another image for the API and the scheduler.", show_default="that of --image"
+        ),
+    ] = "",
+    storage_class: Annotated[
+        str,
+        typer.Option(
+            help="With --kubernetes: of the volume that all pods share, which several nodes can write.",
+            show_default="the cluster's",
+        ),
+    ] = "",
+    timeout: Annotated[
+        int, typer.Option(metavar="SECONDS", help="With --kubernetes: how long it may take to be ready.", min=1)
+    ] = 600,
 ) -> None:
     """Bring up a local cluster: Postgres, Redis, the API, the scheduler and the agent that runs jobs.
 
-    Data survive `down` and the next `up`. Without --detach it runs until Ctrl-C.
+    Data survive `down` and the next `up`. Without --detach it runs until Ctrl-C. With --kubernetes the same services
+    are set up in a Kubernetes cluster, or made what the options say, and go on there.
     """
+    _refuse_others(context_of_command, kubernetes)
+    if kubernetes:
+        require("`elasticdl up --kubernetes`", "agent")
+        from elasticdl_agent.kubernetes.command import set_up
+        from elasticdl_agent.kubernetes.deployment import DeploymentOptions
+
+        made = DeploymentOptions(namespace, image, services_image, storage_class, database_url, redis_url)
+        set_up(made, context, timeout)
+        return
     require("`elasticdl up`", "local")
     from elasticdl_agent.cluster.options import DEFAULT_HOST, DEFAULT_PORT, ClusterOptions, default_slots
 
@@ -134,6 +179,57 @@ def up(
         _up_detached(options)
     else:
         _up_in_foreground(options)
+
+
+def down(
+    context_of_command: typer.Context,
+    data_dir: DataDirOption = None,
+    kubernetes: KubernetesOption = False,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "elasticdl",
+    delete_data: Annotated[
+        bool,
+        typer.Option(
+            "--delete-data",
+            help="With --kubernetes: remove volumes and the Secret, too, and so all jobs.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before data are removed.")] = False,
+) -> None:
+    """Take the local cluster down; its data stay, and jobs that ran go on after the next `up`.
+
+    With --kubernetes: the services in a Kubernetes cluster, and the pods of jobs, which go on from their checkpoints.
+    """
+    _refuse_others(context_of_command, kubernetes)
+    if not kubernetes:
+        take_down_local(data_dir)
+        return
+    require("`elasticdl down --kubernetes`", "agent")
+    from elasticdl_agent.kubernetes.command import take_down
+
+    if delete_data and not yes:
+        typer.confirm(f"remove all jobs, models and volumes of ElasticDL in namespace {namespace}?", abort=True)
+    take_down(namespace, context, delete_data=delete_data)
+
+
+_OF_KUBERNETES = {"context", "namespace", "image", "services_image", "storage_class", "timeout", "delete_data"}
+_OF_BOTH = {"kubernetes", "database_url", "redis_url", "yes"}
+
+
+def _refuse_others(command: typer.Context, kubernetes: bool) -> None:
+    """Refuses options that only the other kind of cluster has."""
+    odd = [
+        name
+        for name in command.params
+        if getattr(command.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        and name not in _OF_BOTH
+        and (name in _OF_KUBERNETES) != kubernetes
+    ]
+    if odd:
+        shown = f"--{odd[0].replace('_', '-')}"
+        if kubernetes:
+            raise InvalidInputError(f"{shown} is of a cluster on this machine", fix="leave it out with --kubernetes")
+        raise InvalidInputError(f"{shown} is of a cluster on Kubernetes", fix="leave it out, or add --kubernetes")
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -205,7 +205,9 @@ def error_of(code: int, content: bytes) -> ElasticDLError:
     if code == 403 and "exceeded quota" in said:
         return QuotaExceededError(message, fix="wait, or have the namespace's quota raised")
     if code in (401, 403):
-        return PermissionDeniedError(message, fix="give the agent's service account the rights of deploy/k8s/base")
+        return PermissionDeniedError(
+            message, fix="give whoever asks those rights; the agent's are in deploy/k8s/base/rbac.yaml"
+        )
     if code == 404:
         return NotFoundError(message, fix="see that the namespace and the object are there")
     if code == 409:
