@@ -12,7 +12,7 @@ from elasticdl_core.job import ALIASES, JobSpec, resolve_aliases
 pytestmark = pytest.mark.unit
 
 PLAIN = {"model_def": "digits.forward", "model_bundle": "sha256:" + "0f" * 32, "training_data": "/data"}
-VALUES = {"name": "ads", "max_workers": 4, "num_ps": 3, "max_steps": 9, "feed": "read"}
+VALUES = {"name": "ads", "max_workers": 4, "num_ps": 3, "max_steps": 9, "feed": "read", "image": "own:1"}
 
 
 @pytest.mark.parametrize(("alias", "name"), list(ALIASES.items()))
