@@ -29,11 +29,10 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import MalformedError, declared
 from elasticdl_api.web.representations import entity_tag
 from elasticdl_api.web.versions import versioned
-from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError, UnavailableError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError, Problem, SpecError
 from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.job.ways import refuse_meaningless
-from elasticdl_core.ports.launcher import Role
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.words import slots_of
 from elasticdl_runtime.failpoints import failpoint
