@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +25,23 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "the third gave back the rest of its task and left" in done.stdout
     assert "nothing is left running" in done.stdout
     assert "so says the exported model" in done.stdout
+    assert list(tmp_path.glob("elasticdl-demo-*")) == []
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    environment = user_environment(tmp_path) | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(EXAMPLES / "digits" / "demo.py")]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        assert demo.stdout is not None
+        while "$ elasticdl up" not in (line := demo.stdout.readline()):
+            assert line, "it ended before it brought its cluster up"
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
+        _, said = demo.communicate(timeout=240)
+    assert demo.returncode == 130
+    assert "demo.py" not in said, "a traceback"
     assert list(tmp_path.glob("elasticdl-demo-*")) == []
 
 

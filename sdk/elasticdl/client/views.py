@@ -55,7 +55,7 @@ class JobStatus:
         loss: mean training loss of the last 100 minibatches of each worker, if any.
         last_loss: training loss of the latest minibatch.
         learning_rate: that it was trained with.
-        training_metrics: values of ``eval_metrics_fn`` on the training minibatches measured in the epoch so far.
+        training_metrics: values of ``eval_metrics_fn`` on the records of the epoch so far, of one worker.
         training_metrics_version: the model version at which the last of them was computed.
         model_version: of the model as it is: each update adds 1.
         start_version: that the job began at: of the checkpoint that it started from, or 0.

@@ -49,6 +49,7 @@ from elasticdl_runtime.object_store import try_out
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 from elasticdl_worker import framework_environment
 from elasticdl_worker.group.alone import steps_of
+from elasticdl_worker.group.replica import take_all
 from elasticdl_worker.local_checkpoints import LocalCheckpoints
 from elasticdl_worker.local_group import LocalGroup, as_on_a_cluster
 from elasticdl_worker.own_loop.local import run_local_script
@@ -299,8 +300,8 @@ class _LocalRun:
             self._left_out += made.left_out
             loss = made.loss if made.rows else None
             progress.advance(made.fed, task.id.epoch, group.steps, loss, group.learning_rate)
-            if made.measure is not None and progress.metrics_due:
-                progress.set_metrics(dict(made.measure()))
+            if (values := take_all(made.measures, progress.metrics_due)) and progress.metrics_due:
+                progress.set_metrics(values)
 
         def updates(epoch: int) -> Iterator[Callable[[], None]]:
             nonlocal fed, skips
@@ -341,8 +342,10 @@ class _LocalRun:
                 self._left_out += policy.handle(made.not_finite, batch.where, batch.records, trainer.version)
                 return
             policy.reset()
-            if metrics is not None and made.predictions is not None and progress.metrics_due:
-                progress.set_metrics(metrics.of_epoch(trainer.epoch, batch.labels, made.predictions, batch.records))
+            if metrics is not None and made.predictions is not None:
+                due, given = progress.metrics_due, (batch.labels, made.predictions, batch.records)
+                if (values := metrics.of_epoch(trainer.epoch, *given, due=due)) and due:
+                    progress.set_metrics(values)
 
         return step
 

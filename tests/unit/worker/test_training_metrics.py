@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.local import run_local
 from elasticdl_worker.loop import ExitReason
 from elasticdl_worker.trainers.tensorflow.model.loading import load_module
 from elasticdl_worker.trainers.tensorflow.model.metrics import make_metrics
+from elasticdl_worker.user_code import ModelModule
 from tests.fakes.master import FakeMaster
 from tests.fakes.parameters import MemoryParameters
 from tests.unit.worker.test_ps_training import add_training, work
@@ -24,15 +25,11 @@ HEAD = """
 from deepfm import custom_model, feed, loss, optimizer
 import numpy as np
 import tensorflow as tf
-
-MEASURED = []
 """
 METRICS = """
 
 def eval_metrics_fn():
     def clicks(labels, predictions):
-        if len(labels) > 16:  # or it is one of the halves on which the function is tried
-            MEASURED.append(float(np.mean(labels)))
         return labels
 
     def worst(labels, predictions):
@@ -97,48 +94,43 @@ def locally(spec: Any, folder: Path) -> list[dict[str, Any]]:
     return events
 
 
-def measured(name: str) -> list[float]:
-    """Takes out the mean labels of the minibatches that the module's metrics saw."""
-    noted = next(m.MEASURED for key, m in sys.modules.items() if key in (name, f"model_zoo_file.{name}"))
-    taken = list(noted)
-    noted.clear()
-    return taken
+def mean_of(spec: Any, places: list[int]) -> Any:
+    """The mean label of all records of some minibatches."""
+    return pytest.approx(
+        np.average([clicks_of(spec)[at] for at in places], weights=[24 if at % 19 == 18 else 32 for at in places])
+    )
 
 
 def clicks_of(spec: Any) -> list[float]:
-    """The mean label of each minibatch, in order."""
+    """The mean label of each minibatch, in order; the last one of an epoch has 24 records, all others 32."""
     labels = np.loadtxt(spec.training_data, delimiter=",", dtype=np.int64)[:, 0]
     tasks = [labels[start : start + 128] for start in range(0, len(labels), 128)]
     return [float(task[at : at + 32].mean()) for task in tasks for at in range(0, len(task), 32)] * spec.num_epochs
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "places"),
+    ("name", "how", "last"),
     [
-        ("in_order", {"use_async": False, "num_epochs": 2}, [0, 1, 3, 5, 10, 15, 20, 25, 30, 35]),
-        ("with_xla", {"use_async": False, "xla": "on"}, [0, 1, 3, 5, 10, 15]),
-        ("eager", {"use_async": False, "eager": True, "log_loss_steps": 18}, [0, 1, 3, 7, 15, 18]),
-        ("ahead", {"max_staleness": 2}, [0, 1, 3, 5, 10, 15]),
-        # Pairs of minibatches are one step, of which the last one is measured; a task has two pairs.
-        ("groups", {"max_staleness": 1, "get_model_steps": 2, "log_loss_steps": 4}, [1, 5, 9, 13, 17]),
+        ("in_order", {"use_async": False, "num_epochs": 2}, 35),
+        ("with_xla", {"use_async": False, "xla": "on"}, 15),
+        ("eager", {"use_async": False, "eager": True, "log_loss_steps": 18}, 18),
+        ("ahead", {"max_staleness": 2}, 15),
+        # Pairs of minibatches are one step.
+        ("groups", {"max_staleness": 1, "get_model_steps": 2, "log_loss_steps": 4}, 17),
+        ("many", {"use_async": False, "num_epochs": 8, "log_loss_steps": 149}, 149),
     ],
 )
-async def test_metrics_are_of_the_minibatches_whose_loss_is_reported_and_of_more_at_first(
-    make_spec: Any, module_of: Any, tmp_path: Path, name: str, how: dict[str, Any], places: list[int]
+async def test_metrics_are_of_all_records_of_the_epoch_so_far(
+    make_spec: Any, module_of: Any, tmp_path: Path, name: str, how: dict[str, Any], last: int
 ) -> None:
     fields = {"log_loss_steps": 5, "embedding_threshold_bytes": 0, **module_of(f"measured_{name}", METRICS)}
     spec = make_spec(**fields | how)
     master = await on_cluster(spec, tmp_path, MemoryParameters())
-    expected = [clicks_of(spec)[place] for place in places]
-    assert measured(f"measured_{name}") == pytest.approx(expected)
     beat = master.heartbeats[-1]
-    last = dict(beat.training_metrics)
-    assert set(last) == {"clicks", "worst", "error"}, "what is not a number yet is left out"
-    # Of the last epoch, which has 19 minibatches of 32 records but the last one of each has 24.
-    of_epoch = [place for place in places if place // 19 == places[-1] // 19]
-    sizes = [24 if place % 19 == 18 else 32 for place in of_epoch]
-    mean = np.average([clicks_of(spec)[place] for place in of_epoch], weights=sizes)
-    assert (last["clicks"], last["worst"]) == (pytest.approx(mean), math.inf)
+    shown = dict(beat.training_metrics)
+    assert set(shown) == {"clicks", "worst", "error"}, "what is not a number yet is left out"
+    so_far = [place for place in range(last + 1) if place // 19 == last // 19]
+    assert (shown["clicks"], shown["worst"]) == (mean_of(spec, so_far), math.inf)
     assert 0 < beat.training_metrics_version <= beat.model_version
 
 
@@ -146,9 +138,7 @@ async def test_a_local_run_shows_the_same(make_spec: Any, module_of: Any, tmp_pa
     fields = {"log_loss_steps": 5, "use_async": False, "num_epochs": 2, **module_of("shown", METRICS)}
     spec = make_spec(**fields)
     master = await on_cluster(spec, tmp_path, MemoryParameters())
-    expected = measured("shown")
     events = locally(spec, tmp_path / "out")
-    assert measured("shown") == expected
     shown = events[-1]["training_metrics"]
     assert shown == pytest.approx(dict(master.heartbeats[-1].training_metrics), rel=1e-4)
     assert shown == events[-2]["training_metrics"]
@@ -178,17 +168,36 @@ async def test_a_metric_that_fails_fails_as_in_an_evaluation(make_spec: Any, mod
     assert told.fix == local.value.fix == evaluated.value.fix
 
 
-async def test_a_minibatch_that_is_left_out_is_not_measured_but_the_next_one(
-    make_spec: Any, module_of: Any, tmp_path: Path
-) -> None:
-    spec = make_spec(
-        **module_of("left_out", METRICS, FIRST_IS_NAN), log_loss_steps=5, eager=True, on_nan="skip", max_steps=7
-    )
+async def test_a_minibatch_that_is_left_out_is_not_measured(make_spec: Any, module_of: Any, tmp_path: Path) -> None:
+    spec = make_spec(**module_of("left_out", METRICS, FIRST_IS_NAN), log_loss_steps=5, eager=True, on_nan="skip")
     of = clicks_of(spec)
-    left_out = {place for place, value in enumerate(of[:9]) if abs(value - of[0]) < 1e-6}
-    assert {0, 3} <= left_out and not left_out & {1, 4, 5}
-    expected = pytest.approx([of[1], of[4], of[5]])
-    await on_cluster(make_spec(**spec.to_mapping() | {"max_steps": 0, "num_epochs": 1}), tmp_path, MemoryParameters())
-    assert measured("left_out")[:3] == expected
-    locally(spec, tmp_path / "out")
-    assert measured("left_out") == expected
+    left_out = {place for place, value in enumerate(of[:19]) if abs(value - of[0]) < 1e-6}
+    assert {0, 3} <= left_out
+    last = next(place for place in range(15, 19) if place not in left_out)
+    expected = mean_of(spec, [place for place in range(last + 1) if place not in left_out])
+    master = await on_cluster(spec, tmp_path, MemoryParameters())
+    assert dict(master.heartbeats[-1].training_metrics)["clicks"] == expected
+    assert locally(spec, tmp_path / "out")[-1]["training_metrics"]["clicks"] == expected
+
+
+@pytest.mark.parametrize(
+    "labels", [tf.range(40.0), tf.ragged.constant([[1.0], [2.0, 3.0]] * 20)], ids=["plain", "ragged"]
+)
+def test_held_minibatches_count_as_if_each_was_taken_by_itself(labels: Any) -> None:
+    """Also where they cannot be joined; another epoch begins anew, with what is held of the one before left out."""
+
+    def total(labels: Any, predictions: Any) -> Any:
+        return tf.reduce_sum(labels, axis=-1) if len(labels.shape) > 1 else labels
+
+    given = {"total": total, "error": tf.keras.metrics.MeanSquaredError()}
+    kept = {name: metric for name, metric in given.items() if name == "total" or not hasattr(labels, "to_tensor")}
+    made = make_metrics(ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: kept), None)
+    alone = make_metrics(ModelModule(Path("net.py"), (), lambda: None, eval_metrics_fn=lambda: kept), None)
+    for start in range(0, 40, 4):
+        part = labels[start : start + 4]
+        assert made.of_epoch(0, part, tf.ones(4), 4, due=False) == {}
+    shown: dict[str, float] = {}
+    for start in range(0, 36, 4):
+        alone.update(labels[start : start + 4], tf.zeros(4), 4)
+        shown = made.of_epoch(1, labels[start : start + 4], tf.zeros(4), 4, due=start == 32)
+    assert shown == pytest.approx(alone.results(alone.state()))

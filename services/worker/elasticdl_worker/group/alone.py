@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elasticdl_core.group.steps import Entry, Step, StepCourse
@@ -23,7 +23,7 @@ class MadeUpdate:
         loss: their loss; NaN where nobody told it.
         passed_over: records that the reader or ``feed`` left out.
         left_out: rows that were not finite.
-        measure: gives the training metrics of the first microbatch; None if there are none.
+        measures: of each microbatch, where there are training metrics.
     """
 
     fed: int
@@ -31,7 +31,7 @@ class MadeUpdate:
     loss: float
     passed_over: Skips
     left_out: Skips
-    measure: Measure | None
+    measures: Sequence[Measure]
 
 
 def steps_of(task: Task, microbatches: int, records: int) -> Iterator[Step]:
@@ -54,7 +54,7 @@ def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
     """Computes each microbatch of a step by itself, sums in the tree of all groups, and applies the sum."""
     count, epoch = len(step.dealt), task.id.epoch
     sums = [StubLeaves(Stub(0, count, 0), aligned(length, "float32"), []) for length in replica.lengths]
-    fed, rows, loss, measure = 0, 0, LossFraction(), None
+    fed, rows, loss, measures = 0, 0, LossFraction(), list[Measure]()
     passed_over = left_out = Skips()
     version = replica.version
     for number in range(count):
@@ -71,9 +71,9 @@ def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
             leaves.merge(number)
         if given is not None:
             left_out += given.skips
-            measure = measure or given.measure
+            measures += [given.measure] if given.measure is not None else []
             rows += given.rows
             loss += given.fraction
     if rows:
         replica.apply([leaves.whole for leaves in sums], rows, epoch)
-    return MadeUpdate(fed, rows, loss.value if rows else math.nan, passed_over, left_out, measure)
+    return MadeUpdate(fed, rows, loss.value if rows else math.nan, passed_over, left_out, measures)

@@ -54,6 +54,7 @@ from elasticdl_worker.group.replica import (
     Replica,
     UpdatesAlone,
     copied,
+    take_all,
 )
 from elasticdl_worker.group.shares import ShareWriter
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
@@ -192,7 +193,7 @@ class MemberLoop:
         self._began: float | None = None
         self._elapsed_s = math.inf
         self._parts = StepParts()
-        self._measure: Measure | None = None
+        self._measures: list[Measure] = []
         session.progress.set_loss_interval(spec.log_loss_steps)
 
     def run(self) -> bool:
@@ -349,7 +350,7 @@ class MemberLoop:
         fed = rows = 0
         loss, seconds, skips = LossFraction(), 0.0, Skips()
         reading = computing = 0.0
-        self._measure = None
+        self._measures = []
         at_once = self._most_at_once(collective.size)
         for some in (passes[first : first + at_once] for first in range(0, len(passes), at_once)):
             asked = time.monotonic()
@@ -368,7 +369,7 @@ class MemberLoop:
                     rows, skips = rows + one.rows, skips + one.skips
                     fed -= one.skips.count(SkipReason.FEED)  # only a script tells after it had them
                     loss += one.fraction
-                    self._measure = one.measure
+                    self._measures += [one.measure] if one.measure is not None else []
                 if pending is None:
                     self._sums = arrays
                 else:
@@ -472,8 +473,8 @@ class MemberLoop:
         loss = sum((LossFraction(*map(float, one["loss"])) for one in operation.told), LossFraction()).value
         if rows and rank == 0 and not math.isnan(loss):  # a script may tell none
             progress.record_loss(self._replica.version, loss, self._replica.learning_rate())
-            if self._measure is not None and progress.metrics_due:
-                progress.record_metrics(self._measure())
+            if (values := take_all(self._measures, progress.metrics_due)) and progress.metrics_due:
+                progress.record_metrics(values)
         for one in step.passes(rank, fused=True):
             if one.start < one.end:
                 task, version = self._ahead.task(step), self._replica.version

@@ -90,8 +90,16 @@ class MicrobatchData:
     content: Any = None
 
 
-Measure = Callable[[], Mapping[str, float]]
-"""Computes metrics that may never be asked for."""
+Measure = Callable[[bool], Mapping[str, float]]
+"""Has the metrics of the epoch take what was computed; gives their values if they are due, else nothing."""
+
+
+def take_all(measures: Sequence[Measure], due: bool) -> dict[str, float]:
+    """Has the metrics take all that an update was made of; gives their values if they are due, else nothing."""
+    values: Mapping[str, float] = {}
+    for number, one in enumerate(measures, 1):
+        values = one(due and number == len(measures))
+    return dict(values)
 
 
 @dataclass(frozen=True)

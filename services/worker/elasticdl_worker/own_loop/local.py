@@ -18,6 +18,7 @@ from elasticdl_core.skips import Skips, doublings, rests_left_out
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_worker.group.alone import make_update, steps_of
+from elasticdl_worker.group.replica import take_all
 from elasticdl_worker.group.state_files import read_state
 from elasticdl_worker.own_loop.exchange import ScriptExchange
 from elasticdl_worker.own_loop.member import NO_RECORDS
@@ -145,8 +146,9 @@ class _LocalCourse:
         self._updates = replica.version - self._begun
         self._progress.begin(step.end - step.start)
         self._progress.advance(made.rows, task.id.epoch, self._updates, None if math.isnan(made.loss) else made.loss)
-        if made.measure is not None and not math.isnan(made.loss) and self._progress.metrics_due:
-            self._progress.set_metrics(dict(made.measure()))
+        due = self._progress.metrics_due
+        if not math.isnan(made.loss) and (values := take_all(made.measures, due)) and due:
+            self._progress.set_metrics(values)
         self._progress.end(made.passed_over + made.left_out)
 
     def _skip(self, skips: Skips) -> None:

@@ -80,7 +80,7 @@ class ScriptReplica:
         found, full = data.content
         arrays, loss, measured, rows = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
         skips = Skips.of(SkipReason.FEED, len(found) - rows, "the script made no step of a batch")
-        return Contribution(rows, arrays if rows else (), loss, skips, (lambda: measured) if measured else None)
+        return Contribution(rows, arrays if rows else (), loss, skips, (lambda _due: measured) if measured else None)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update, while the script waits."""

@@ -19,7 +19,7 @@ class TrainingSummary:
         mean: of the last 100 minibatches; those that are no numbers are left out, unless there are no others.
         last: of the latest minibatch.
         learning_rate: that it was trained with; None where nobody knows one.
-        metrics: values of the module's metrics on the minibatches that were measured in the epoch so far, by name.
+        metrics: values of the module's metrics on the records of the epoch so far, by name.
         metrics_version: the model version that the last of these was computed at.
     """
 
@@ -37,8 +37,8 @@ class LossWindow:
         every: minibatches that make one point of the history; the first minibatch is a point of its own.
 
     Attributes:
-        metrics_due: whether the metrics of a minibatch are to be computed: with each point of the history, and before
-            the second one with minibatches 1, 2, 4, ..., so that a short job does not show those of its first one.
+        metrics_due: whether the metrics are to be told: with each point of the history, and before the second one
+            with minibatches 1, 2, 4, ..., so that a short job does not show those of its first one.
     """
 
     def __init__(self, every: int = WINDOW) -> None:

@@ -74,7 +74,7 @@ class StepResult:
         rows: gradients of the rows of each table, ``[unique ids, dim]``, summed over the minibatches.
         state: how the other variables changed, by name.
         origin: the parameters that the gradients were computed on.
-        predictions: of the last minibatch, in training mode; None unless the programs keep them.
+        predictions: of each minibatch, in training mode; empty unless the programs keep them.
         denominator: of the loss, measured of so many rows; None where gradients weigh what their records do.
     """
 
@@ -83,7 +83,7 @@ class StepResult:
     rows: Mapping[str, NDArray[np.float32]]
     state: Mapping[str, StateChange]
     origin: Origin
-    predictions: Tensors = None
+    predictions: Sequence[Tensors] = ()
     denominator: Callable[[int], float] | None = None
 
     @property
@@ -242,8 +242,10 @@ class Metrics(Protocol):
     def update(self, labels: Tensors, predictions: Tensors, records: int) -> None:
         """Takes the labels and predictions of one minibatch."""
 
-    def of_epoch(self, epoch: int, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
-        """Takes a minibatch; the values for all that were taken of its epoch. Another epoch begins anew."""
+    def of_epoch(
+        self, epoch: int, labels: Tensors, predictions: Tensors, records: int, *, due: bool = True
+    ) -> dict[str, float]:
+        """Takes a minibatch; if due, the values for all that were taken of its epoch. Another epoch begins anew."""
 
     def state(self) -> Mapping[str, Any]:
         """The states as JSON data: ``{name: {"kind": ..., "sum": [...]}}``; those of ``sum`` add up."""
@@ -263,7 +265,7 @@ class Preparation:
         callbacks: those of the module.
         formats: of export, by the job and the callbacks; empty where another process tries them before training.
         remaining_steps: number of steps that this worker is still expected to make; None if nobody knows.
-        keeps_predictions: whether a step also gives the predictions of its last minibatch.
+        keeps_predictions: whether a step also gives the predictions of its minibatches.
     """
 
     spec: JobSpec

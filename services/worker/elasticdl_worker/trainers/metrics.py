@@ -26,6 +26,8 @@ from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.user_code import ModelModule
 
 LOSS = "loss"
+_HELD, _HELD_VALUES = 64, 1 << 20
+"""Minibatches of training that are held to be measured in one go, and values of their predictions and labels."""
 
 
 class MeanState(TypedDict):
@@ -109,6 +111,12 @@ class MetricKind(Protocol):
     def cut(self, values: Tensors, start: int, end: int) -> Tensors:
         """Some of the records of nested tensors; None if they cannot be cut."""
 
+    def join(self, parts: Sequence[Tensors]) -> Tensors:
+        """Nested tensors of several minibatches as those of one; None if they cannot be joined."""
+
+    def count(self, values: Tensors) -> int:
+        """The number of values in nested tensors."""
+
     def numbers(self, values: Any) -> NDArray[np.float64]:
         """A tensor of any type, an array or a number as an array."""
 
@@ -138,6 +146,8 @@ class ModuleMetrics(Metrics):
         self._sums: dict[str, tuple[float, float]] = {}
         self._compared: set[str] = set()
         self._epoch: int | None = None
+        self._held: list[tuple[Tensors, Tensors, int]] = []
+        self._held_values = 0
         given: object = {}
         if module.eval_metrics_fn is not None:
             with module.guard("eval_metrics_fn"):
@@ -184,13 +194,32 @@ class ModuleMetrics(Metrics):
             with self._module.guard(f"the metric {name}"):
                 metric.update(*self._picked(labels, predictions, output), records)
 
-    def of_epoch(self, epoch: int, labels: Tensors, predictions: Tensors, records: int) -> dict[str, float]:
-        """Takes a minibatch; the values for all that were taken of its epoch. Another epoch begins anew."""
+    def of_epoch(
+        self, epoch: int, labels: Tensors, predictions: Tensors, records: int, *, due: bool = True
+    ) -> dict[str, float]:
+        """Takes a minibatch; if due, the values for all that were taken of its epoch. Another epoch begins anew.
+
+        Minibatches are held and measured together, which costs little more than one of them does.
+        """
         if epoch != self._epoch:
+            self._held, self._held_values = [], 0
             self.reset()
             self._epoch = epoch
-        self.update(labels, predictions, records)
-        return self.results(self.state())
+        self._held.append((labels, predictions, records))
+        self._held_values += self._kind.count(labels) + self._kind.count(predictions)
+        if due or len(self._held) >= _HELD or self._held_values >= _HELD_VALUES:
+            self._take_held()
+        return self.results(self.state()) if due else {}
+
+    def _take_held(self) -> None:
+        held, self._held, self._held_values = self._held, [], 0
+        if len(held) > 1:
+            labels = self._kind.join([one[0] for one in held])
+            predictions = self._kind.join([one[1] for one in held])
+            if labels is not None and predictions is not None:
+                held = [(labels, predictions, sum(one[2] for one in held))]
+        for labels, predictions, records in held:
+            self.update(labels, predictions, records)
 
     def state(self) -> dict[str, MetricState]:
         """The states as JSON data."""

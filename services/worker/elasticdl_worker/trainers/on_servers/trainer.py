@@ -402,10 +402,14 @@ class Trainer:
             self._measure(step, result)
 
     def _measure(self, step: TrainingStep, result: StepResult) -> None:
-        """Computes the metrics of a step's last minibatch, when they are due; the push is on its way meanwhile."""
-        if self._metrics is not None and result.predictions is not None and self._progress.metrics_due:
-            batch, epoch = step.batches[-1], step.lease.task.id.epoch
-            values = self._metrics.of_epoch(epoch, batch.labels, result.predictions, batch.records)
+        """Has the metrics take a step's minibatches, and tells their values when due; the push is on its way."""
+        if self._metrics is None or not result.predictions:
+            return
+        epoch, values, due = step.lease.task.id.epoch, {}, self._progress.metrics_due
+        for batch, predictions in zip(step.batches, result.predictions, strict=True):
+            last = due and batch is step.batches[-1]
+            values = self._metrics.of_epoch(epoch, batch.labels, predictions, batch.records, due=last)
+        if due:
             self._progress.record_metrics(values)
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:

@@ -93,6 +93,15 @@ class KerasMetrics(MetricKind):
         """Some of the records of nested tensors, with their masks; None if they cannot be cut."""
         return cut(values, start, end)
 
+    def join(self, parts: Sequence[Nested]) -> Nested | None:
+        """Nested tensors of several minibatches as those of one; None if they cannot be joined."""
+        return join(parts)
+
+    def count(self, values: Nested) -> int:
+        """The number of values in nested tensors; of ragged ones as if all lengths were 1."""
+        shapes = [value.shape for value in tf.nest.flatten(values) if hasattr(value, "shape")]
+        return sum(int(np.prod([size or 1 for size in shape])) for shape in shapes)
+
     def numbers(self, values: object) -> NDArray[np.float64]:
         """A tensor of any type, an array or a number as an array."""
         return _array(values)
@@ -212,6 +221,28 @@ def cut(values: Nested, start: int, end: int) -> Nested | None:
     if any(isinstance(value, tf.SparseTensor) or not getattr(value, "shape", ()) for value in flat):
         return None
     return tf.nest.map_structure(part, values)
+
+
+def join(parts: Sequence[Nested]) -> Nested | None:
+    """Nested tensors of several minibatches as those of one, with their masks; None if they cannot be joined."""
+    flat = [tf.nest.flatten(part) for part in parts]
+    columns = list(zip(*flat, strict=True)) if len({len(leaves) for leaves in flat}) == 1 else []
+    joined = [_joined(column) for column in columns]
+    if not joined or any(one is None for one in joined):
+        return None
+    return tf.nest.pack_sequence_as(parts[0], joined)
+
+
+def _joined(column: Sequence[Tensor]) -> Tensor | None:
+    shapes = [tuple(value.shape) for value in column if isinstance(value, tf.Tensor | np.ndarray)]
+    masks = [mask for mask in map(mask_of, column) if mask is not None]
+    alike = len(shapes) == len(column) and () not in shapes and len({shape[1:] for shape in shapes}) == 1
+    if not alike or len({value.dtype for value in column}) > 1 or len(masks) not in (0, len(column)):
+        return None
+    found = tf.concat(column, 0)
+    if masks:
+        set_mask(found, tf.concat(masks, 0))
+    return found
 
 
 def _mean(metric: KerasMetric) -> KerasMean:

@@ -320,9 +320,10 @@ class KerasReplica:
             yield
 
     def _measure(self, batch: Minibatch, predictions: Predictions | None, rows: int, epoch: int) -> Measure | None:
-        if self._metrics is None or predictions is None:
+        metrics = self._metrics
+        if metrics is None or predictions is None:
             return None
-        return partial(self._metrics.of_epoch, epoch, batch.labels, predictions, rows)
+        return lambda due: metrics.of_epoch(epoch, batch.labels, predictions, rows, due=due)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the loss of all rows."""

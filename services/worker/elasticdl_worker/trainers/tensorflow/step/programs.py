@@ -59,7 +59,7 @@ class Programs:
         minibatch_size: number of records in a full-size minibatch; needed for a choice.
         group: minibatches that are computed in one call; the choice is for calls of so many.
         local: updates the parameters from one minibatch of a call to the next; needed if ``group`` is over 1.
-        keeps_predictions: whether a step also gives the predictions of its last minibatch. It computes them anyway.
+        keeps_predictions: whether a step also gives the predictions of its minibatches. It computes them anyway.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Programs:
             },
             state={name: StateChange(keeps[name], _view(add)) for name, add, has_changed in state if has_changed},
             origin=Origin(dense, rows),
-            predictions=predictions,
-            denominator=None if measured is None else self._denominator(measured, batches[-1][1], predictions),
+            predictions=predictions if self._keeps_predictions else (),
+            denominator=None if measured is None else self._denominator(measured, batches[-1][1], predictions[-1]),
         )
 
     def forward(self, features: Features, rows: Mapping[str, NDArray[np.float32]], lookups: Lookups) -> Predictions:
@@ -185,15 +185,12 @@ class Programs:
             require_straight_backward(loss, self.model.trainable, held)
         self._denominators, self._keeps_predictions = made, True
 
-    def _denominator(
-        self, measured: Tensor, labels: Labels, predictions: Predictions | None
-    ) -> Callable[[int], float]:
+    def _denominator(self, measured: Tensor, labels: Labels, predictions: Predictions) -> Callable[[int], float]:
         denominators = self._denominators
-        assert denominators is not None and predictions is not None
-        outputs = predictions
+        assert denominators is not None
 
         def measure(rows: int) -> float:
-            found = denominators.of(measured, rows, labels, outputs)
+            found = denominators.of(measured, rows, labels, predictions)
             return math.inf if denominators.adds else found
 
         return measure
@@ -298,15 +295,16 @@ class Programs:
         losses: list[Tensor] = []
         total: dict[str, Tensor] = {}
         moved = dict(rows)
-        predictions: Predictions | None = None
+        predictions: list[Predictions] = []
         measured: Tensor | None = None
         with state.count_updates() as keeps:
             for number, (features, labels) in enumerate(batches):
                 calls = {table: len(found) // len(batches) for table, found in inverse.items()}
                 mine = {table: inverse[table][number * n : (number + 1) * n] for table, n in calls.items()}
-                loss, found, predictions = self._step_now(features, labels, moved, mine)
+                loss, found, outputs = self._step_now(features, labels, moved, mine)
+                predictions.append(outputs)
                 if self._denominators is not None:
-                    measured = self._denominators.measure(labels, predictions)
+                    measured = self._denominators.measure(labels, outputs)
                 losses.append(loss)
                 total = {name: self._decay_total(name, total[name]) + g if total else g for name, g in found.items()}
                 if number + 1 < len(batches) and self._local is not None:
@@ -318,7 +316,7 @@ class Programs:
             [total[name] for name in self._gradient_names],
             [total[name] for name in self._row_names],
             state.compute_changes(before, self._keeps[len(batches)]),
-            predictions if self._keeps_predictions else None,
+            predictions if self._keeps_predictions else [],
             measured,
         )
 

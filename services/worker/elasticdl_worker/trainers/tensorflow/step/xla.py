@@ -49,10 +49,10 @@ _GRADIENTS = ("gradients/", "gradient_tape/")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 StepOutputs = tuple[
-    Tensor, list[Tensor], list[Tensor], tuple[list[Tensor], Tensor], "Predictions | None", "Tensor | None"
+    Tensor, list[Tensor], list[Tensor], tuple[list[Tensor], Tensor], "list[Predictions]", "Tensor | None"
 ]
-"""Losses; dense gradients; gradients of rows; what is added to the state, and which of it changed; predictions of the
-last minibatch, where they are kept."""
+"""Losses; dense gradients; gradients of rows; what is added to the state, and which of it changed; predictions of
+each minibatch, where they are kept."""
 StepFunction = Callable[[Batches, Mapping[str, Array], Mapping[str, NDArray[np.float32]], Inverse], StepOutputs]
 """Computes minibatches from dense parameters, rows and the places of ids in them."""
 

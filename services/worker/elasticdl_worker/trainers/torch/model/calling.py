@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,6 +86,17 @@ def aligned(labels: Tensors, predictions: Tensors) -> Tensors:
     if both and predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
         return labels[..., None]
     return labels
+
+
+def join(parts: Sequence[Tensors]) -> Tensors:
+    """Nested tensors of several minibatches as those of one; None if they cannot be joined."""
+    flat = [leaves(part) for part in parts]
+    kinds = {tuple((one.dtype, one.device, one.layout, one.ndim, one.shape[1:]) for one in each) for each in flat}
+    plain = all(one.ndim and one.layout is torch.strided and not one.is_quantized for one in flat[0])
+    if len(kinds) > 1 or not flat[0] or not plain:
+        return None
+    joined = iter([torch.cat(list(column)) for column in zip(*flat, strict=True)])
+    return map_tensors(lambda _: next(joined), parts[0])
 
 
 def cut(values: Tensors, start: int, end: int) -> Tensors:

@@ -23,9 +23,9 @@ from elasticdl_worker.trainers.framework import LossOf, Outputs
 from elasticdl_worker.trainers.metrics import ModuleMetrics, one_array, require_sum
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.device import HOST, host_array, place
-from elasticdl_worker.trainers.torch.model.calling import aligned, cut
+from elasticdl_worker.trainers.torch.model.calling import aligned, cut, join
 from elasticdl_worker.trainers.torch.model.losses import OuterProducts, by_labels_first
-from elasticdl_worker.trainers.torch.nested import field_names, map_tensors
+from elasticdl_worker.trainers.torch.nested import field_names, leaves, map_tensors
 from elasticdl_worker.user_code import ModelModule
 
 _Numbers = NDArray[np.float64]
@@ -97,6 +97,14 @@ class TorchMetrics:
     def cut(self, values: Tensors, start: int, end: int) -> Tensors:
         """Some of the records of nested tensors; None if they cannot be cut."""
         return cut(values, start, end)
+
+    def join(self, parts: Sequence[Tensors]) -> Tensors:
+        """Nested tensors of several minibatches as those of one; None if they cannot be joined."""
+        return join(parts)
+
+    def count(self, values: Tensors) -> int:
+        """The number of values in nested tensors."""
+        return sum(leaf.numel() for leaf in leaves(values))
 
     def numbers(self, values: Any) -> _Numbers:
         """A tensor of any type, an array or a number as an array."""

@@ -21,6 +21,7 @@ from elasticdl_worker.group.replica import (
     Contribution,
     Flat,
     LeafSink,
+    Measure,
     Memory,
     MicrobatchData,
     ModelLayout,
@@ -226,13 +227,14 @@ class TorchReplica:
         if what:
             return Contribution(0, (), value, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
-        measure = None
-        if self._metrics is not None:
-            detached = map_tensors(torch.Tensor.detach, predictions)
-            measure = partial(self._metrics.of_epoch, epoch, batch.labels, detached, rows)
+        measure = None if self._metrics is None else self._measure(self._metrics, batch, predictions, rows, epoch)
         arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
         adds = self._denominators is not None and self._denominators.adds
         return Contribution(rows, arrays, value, Skips(), measure, brought, 0.0 if adds else weight)
+
+    def _measure(self, metrics: Metrics, batch: Minibatch, predictions: Tensors, rows: int, epoch: int) -> Measure:
+        detached = map_tensors(torch.Tensor.detach, predictions)
+        return lambda due: metrics.of_epoch(epoch, batch.labels, detached, rows, due=due)
 
     def _forget_gradients(self) -> None:
         for one in self._parameters:

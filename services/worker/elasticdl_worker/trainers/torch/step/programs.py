@@ -337,14 +337,16 @@ class TorchPrograms:
         losses: list[float] = []
         totals: dict[str, torch.Tensor] = {}
         row_totals: dict[str, torch.Tensor] = {}
-        predictions: Tensors = None
+        predictions: list[Tensors] = []
         for number, (features, labels) in enumerate(batches):
             for parameter in self._parameters:
                 parameter.grad = None
             self._own_changes.begin()
             scope = TorchRowsScope(tables, inverse[number])
             before_loss = None if self._denominators is None else self._denominators.keep
-            loss, predictions = self._forward.train(features, labels, scope, before_loss)
+            loss, outputs = self._forward.train(features, labels, scope, before_loss)
+            if self._keeps_predictions:
+                predictions.append(map_tensors(torch.Tensor.detach, outputs))
             with scope.answering_again():
                 run_backward(loss)
             self._own_changes.check(loss)
@@ -368,7 +370,7 @@ class TorchPrograms:
             dict(zip(row_totals, arrays[len(totals) :], strict=True)),
             model.merging.changes(before),
             origin,
-            map_tensors(torch.Tensor.detach, predictions) if self._keeps_predictions else None,
+            predictions,
             None if self._denominators is None else partial(self._weight, self._denominators, losses[-1]),
         )
 
