@@ -1,4 +1,4 @@
-"""The files that a module opens and its workers would not have, found without running it."""
+"""Files that a module opens and its workers would not have, found without running it."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from elasticdl_api.schemas.field_rules import rules_of
 from elasticdl_api.schemas.histories import LedgerResponse
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.job import JobSpec, JobState, JobType
 from elasticdl_core.job.field_groups import OF_THE_MODEL, group_of, types_of
-from elasticdl_core.job.fields import WORDS, JobFields, range_of
+from elasticdl_core.job.fields import JobFields
 from elasticdl_core.json_numbers import Spelled
 
 EXAMPLE_SPEC: dict[str, Any] = {
@@ -279,8 +280,7 @@ def spec_schema() -> dict[str, Any]:
             "x-group": group_of(field.name),
             "x-types": [str(kind) for kind in types_of(field.name)],
             "x-of-model": field.name in OF_THE_MODEL,
-            **({"enum": list(WORDS[field.name])} if field.name in WORDS else {}),
-            **_bounds(field.name),
+            **rules_of(field.name, schema["properties"][field.name].get("type", "")),
         }
     schema["properties"]["type"] = {
         "type": "string",
@@ -289,11 +289,6 @@ def spec_schema() -> dict[str, Any]:
         "description": descriptions["type"],
     }
     return {**schema, "description": (JobFields.__doc__ or "").splitlines()[0], "example": EXAMPLE_SPEC}
-
-
-def _bounds(name: str) -> dict[str, int]:
-    bounds = range_of(name)
-    return {} if bounds is None else {"minimum": bounds[0], "maximum": bounds[1]}
 
 
 def _attribute_docs(documented: type) -> dict[str, str]:

@@ -57,6 +57,11 @@ RESERVED_VARIABLES = ("ELASTICDL_", "PYTHON", "LD_")
 _BIGINT = 2**63 - 1
 
 
+def longest(name: str) -> int:
+    """The most characters of a text field."""
+    return _LENGTHS.get(name, NAME_CHARS)
+
+
 def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     """All that is out of bounds.
 
@@ -77,7 +82,7 @@ def _text_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     for name, value in values.items():
         if not isinstance(value, str) or name == "name":  # what a job may be called is one rule (`value_problems`)
             continue
-        most = _LENGTHS.get(name, NAME_CHARS)
+        most = longest(name)
         if len(value) > most:
             yield Problem(name, f"it has {len(value)} characters", f"give {most} or fewer")
         elif _CONTROL.search(value):

@@ -1,0 +1,76 @@
+"""Rules of each field of a specification by itself, in the words of JSON schema.
+
+The rules are those of ``elasticdl_core.job``, which the api applies; here they are written for who makes requests by
+the description. What JSON schema cannot say, such as which fields go together, is told by a refusal (422), and so is
+what is wrong deep in parameters: public generators of clients know no schema that names itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticdl_core.devices import HIDING, MOST_DEVICES
+from elasticdl_core.job import bounds
+from elasticdl_core.job.fields import EXPORT_FORMATS, OUTPUT_FORMATS, WORDS, range_of
+from elasticdl_core.job.names import LAST
+
+_CONTROL = r"\x00-\x1f\x7f-\x9f"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_DOTTED = rf"{_NAME}(\.{_NAME})*"
+_STORABLE = {"type": "string", "pattern": r"^[^\x00]*$"}
+_FORMATS = "|".join(EXPORT_FORMATS)
+_WHOLE_DEVICES = "|".join(map(str, range(1, MOST_DEVICES + 1)))
+_RULES: dict[str, dict[str, Any]] = {
+    "name": {"pattern": rf"^(?!{LAST}$)[a-z0-9]([-a-z0-9]{{0,38}}[a-z0-9])?$", "maxLength": 40},
+    "model_def": {"pattern": rf"^{_NAME}\.{_DOTTED}$"},
+    "model_bundle": {"pattern": "^(sha256:[0-9a-f]{64})?$"},
+    **{name: {"pattern": rf"^({_DOTTED})?$"} for name in bounds.ENTRIES},
+    "export_formats": {"pattern": rf"^({_FORMATS})?(,({_FORMATS})?)*$"},
+    "output_format": {"enum": ["", *OUTPUT_FORMATS]},
+    "worker_resource_request": {"pattern": rf"^(gpu=(0\.(0[1-9]|[1-9][0-9]?)|{_WHOLE_DEVICES}))?$"},
+    "keep_best": {"pattern": rf"^([^{_CONTROL}]+:(max|min))?$"},
+    "delay_compensation": {"minimum": 0, "maximum": 1e9},
+    "envs": {
+        "maxProperties": bounds.VARIABLES,
+        "propertyNames": {"pattern": r"^(?!ELASTICDL_|PYTHON(?!PATH$)|LD_)[A-Za-z_][A-Za-z0-9_]{0,127}$"},
+        "properties": {
+            "KERAS_BACKEND": {"const": "tensorflow"},
+            **{name: {"enum": ["", "-1", "void", "none"]} for name in HIDING},
+        },
+        "additionalProperties": {**_STORABLE, "maxLength": bounds.VARIABLE_CHARS},
+    },
+    "labels": {
+        "maxProperties": bounds.LABELS,
+        "propertyNames": {"pattern": rf"^[^={_CONTROL}]{{1,{bounds.LABEL_KEY_CHARS}}}$"},
+        "additionalProperties": {
+            "type": "string",
+            "maxLength": bounds.LABEL_CHARS,
+            "pattern": rf"^[^{_CONTROL}]*$",
+        },
+    },
+    **{
+        name: {
+            "maxProperties": bounds.VALUES,
+            "propertyNames": {"pattern": r"^[^\x00]*$"},
+        }
+        for name in bounds.PARAMETERS
+    },
+}
+
+
+def rules_of(name: str, kind: str) -> dict[str, Any]:
+    """The JSON schema of what a field takes.
+
+    Args:
+        name: the field.
+        kind: its type in JSON.
+    """
+    rules = dict(_RULES.get(name, {}))
+    if name in WORDS:
+        rules["enum"] = list(WORDS[name])
+    elif kind == "string":
+        rules.setdefault("pattern", rf"^[^{_CONTROL}]*$")
+        rules.setdefault("maxLength", bounds.longest(name))
+    if whole := range_of(name):
+        rules |= {"minimum": whole[0], "maximum": whole[1]}
+    return rules
