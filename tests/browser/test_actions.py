@@ -133,7 +133,8 @@ def test_what_the_api_refuses_is_said_in_the_dialog(
     visit: Callable[..., Visit], recorded: RecordedCluster, job: str
 ) -> None:
     here = visit(recorded, path=f"/#/jobs/{job}", expected="409")
-    dialog = open_dialog(here.page, "Suspend")
+    with here.page.expect_response("**/v1/scheduler/what-if"):  # which asks for an active job
+        dialog = open_dialog(here.page, "Suspend")
     # Somebody else was faster: the page does not know yet, as its stream is told of changes of jobs that commit.
     here.page.route("**/v1/jobs/*/events", lambda route: route.abort())
     recorded.sql("ALTER TABLE jobs DISABLE TRIGGER jobs_after_write")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,20 @@ def parquet_files(place: Path, alike: bool) -> Mapping[str, Any]:
         ids = [[int(number) for number in one[6:9]][: int(one[6]) % 4] for one in some]
         more = {"y": [float(one[0]) for one in some], "ids": ids, "word": [one[9] for one in some]}
         pq.write_table(pa.table({**numbers, **more}), place / "data" / f"{name}.parquet", 5)
+    return {"training_data": str(place / "data")}
+
+
+def sample_archives(place: Path, alike: bool) -> Mapping[str, Any]:
+    """Two WebDataset archives of samples with a text of five numbers."""
+    records = table(alike=alike)
+    (place / "data").mkdir()
+    for name, start, end in (("a", 0, len(records) // 3), ("b", len(records) // 3, len(records))):
+        with tarfile.open(place / "data" / f"{name}.tar", "w") as archive:
+            for number in range(start, end):
+                text = ",".join([records[number][0], *records[number][2:6]]).encode()
+                member = tarfile.TarInfo(f"{number:03d}.txt")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text))
     return {"training_data": str(place / "data")}
 
 

@@ -241,7 +241,7 @@ def generated_rows(draw: Draw) -> Row:
         spec=spec,
         data=partial(_data, READERS[reader]),
         one="form" if RANDOM in blocks or spec["get_model_steps"] > 1 else "equal",
-        two="equal" if pairs else "" if _counts_updates(spec, callback) else "form",
+        two=_verdict_on_two(spec, callback, options, pairs=pairs),
         tolerance=1e-6 if kind == "SGD" else ADAPTIVE_TOLERANCE,
     )
 
@@ -269,6 +269,12 @@ def _spec(draw: Draw, blocks: list[str], callback: str, *, pairs: bool) -> dict[
     if not spec["use_async"] or _counts_updates(spec, callback):
         spec["get_model_steps"] = 1
     return spec
+
+
+def _verdict_on_two(spec: Mapping[str, Any], callback: str, options: Mapping[str, Any], *, pairs: bool) -> str:
+    if (pairs or not spec["use_async"]) and any(name in options for name in ("clipnorm", "global_clipnorm")):
+        return ""  # of a round each of two servers has only a part: refused
+    return "equal" if pairs else "" if _counts_updates(spec, callback) else "form"
 
 
 def _counts_updates(spec: Mapping[str, Any], callback: str) -> bool:

@@ -143,9 +143,9 @@ ROWS = [
     optimized(
         "ftrl_regularised", "Ftrl(0.05, l1_regularization_strength=0.001, l2_regularization_strength=0.01, beta=0.1)"
     ),
-    optimized("clipnorm", "SGD(0.1, clipnorm=0.05)"),
+    optimized("clipnorm", "SGD(0.1, clipnorm=0.05)", two=""),
     optimized("clipvalue", "SGD(0.1, clipvalue=0.01)"),
-    optimized("global_clipnorm", "Adam(0.01, global_clipnorm=0.1)"),
+    optimized("global_clipnorm", "Adam(0.01, global_clipnorm=0.1)", two=""),
     optimized("sgd_decay", "SGD(0.1, weight_decay=0.05)"),
     row(
         "table_open_adamw",

@@ -106,7 +106,7 @@ ROWS = [
     optimizer("adadelta", "Adadelta(1.0)"),
     optimizer("adamax", "Adamax(0.01)"),
     optimizer("ftrl", "Ftrl(0.1, l1_regularization_strength=0.001)"),
-    optimizer("clipnorm", "SGD(0.1, clipnorm=0.1)"),
+    optimizer("clipnorm", "SGD(0.1, clipnorm=0.1)", two=""),
     optimizer("older_adam", "legacy.Adam(0.01)"),
     optimizer("older_sgd", "legacy.SGD(0.05, momentum=0.9)"),
     keras2(

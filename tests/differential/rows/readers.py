@@ -12,6 +12,7 @@ from tests.differential.data import (
     image_files,
     parquet_files,
     recordio_files,
+    sample_archives,
     several_files,
     table,
     tfrecord_files,
@@ -55,6 +56,11 @@ from elasticdl.data import decode_image
 def parse(record):
     pixels = tf.cast(decode_image(record["image"], (2, 2), channels=1), tf.float32) / 255.0
     return {"x": tf.reshape(pixels, [4]), "y": tf.reshape(tf.cast(record["label"], tf.float32), [1])}
+"""
+SAMPLES = """
+def parse(record):
+    numbers = tf.ensure_shape(tf.strings.to_number(tf.strings.split(record["txt"], ","), tf.float32), [5])
+    return {"x": numbers[1:], "y": numbers[:1]}
 """
 LINES = """
 def feed(dataset, mode, metadata):
@@ -131,6 +137,7 @@ ROWS = [
     row("parquet_columns", COLUMNS, data=parquet_files),
     row("parquet_columns_shuffled", COLUMNS, data=parquet_files, spec={"shuffle": True}, two=""),
     row("csv_as_columns", CELLS, data=headed),
+    row("webdataset", SAMPLES, data=sample_archives),
     row("images", IMAGES, data=image_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),

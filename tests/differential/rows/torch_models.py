@@ -352,6 +352,7 @@ _OPTIMIZERS = [
         "clipped",
         "functools.partial(torch.optim.SGD, lr=0.5)",
         "def callbacks():\n    return [elasticdl.callbacks.GradientClipping(max_norm=0.1)]",
+        two="",
     ),
 ]
 _REFUSALS = [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, PermissionDeniedError
+from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import ProcessId
 from elasticdl_master import outbox as module
 from elasticdl_master.api import ApiFailedError
@@ -24,6 +25,7 @@ from elasticdl_runtime.stored_checkpoints import MANIFEST
 from tests.fakes.launcher import FakeLauncher
 
 pytestmark = pytest.mark.unit
+JOB = {"model_zoo": "/zoo", "model_def": "m.f", "framework": "tensorflow", "training_data": "/data"}
 
 
 async def until(work: Awaitable[None], done: asyncio.Event) -> None:
@@ -87,7 +89,7 @@ async def test_a_process_that_may_not_be_ended_does_not_keep_the_next_from_its_l
         told.append(event)
 
     settings: Any = SimpleNamespace(job_id="a-aaaaaa", job_secret="s" * 32)
-    spec: Any = SimpleNamespace(envs={}, num_ps=1, keras="", device_share=0)
+    spec = JobSpec.from_mapping({**JOB, "num_ps": 1})
     processes = Processes(settings, spec, Stubborn(), tell)
     processes.carry_out(do.TerminateWorker(0, 0, 1.0))
     processes.carry_out(do.LaunchWorker(1, 0, 0))
@@ -136,7 +138,7 @@ async def test_servers_are_launched_before_workers_that_were_ordered_sooner() ->
                 all_done.set()
 
     settings: Any = SimpleNamespace(job_id="a-aaaaaa", job_secret="s" * 32)
-    spec: Any = SimpleNamespace(envs={}, num_ps=2, keras="", device_share=0)
+    spec = JobSpec.from_mapping({**JOB, "num_ps": 2})
     nobody: Any = None
     processes = Processes(settings, spec, Noting(), nobody)
     for order in (

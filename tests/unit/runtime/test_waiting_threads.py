@@ -12,7 +12,7 @@ from elasticdl_runtime.waiting_threads import TURNS
 
 pytestmark = pytest.mark.unit
 
-JOB = {"model_zoo": "zoo", "model_def": "m.f", "framework": "tensorflow", "training_data": "data"}
+JOB = {"model_zoo": "/zoo", "model_def": "m.f", "framework": "tensorflow", "training_data": "/data"}
 
 
 class Started(Exception):
@@ -25,9 +25,7 @@ def local_environment(monkeypatch: pytest.MonkeyPatch, **envs: str) -> dict[str,
 
     monkeypatch.setattr(local, "_process", start)
     with pytest.raises(Started) as started:
-        local.run_local(
-            {"model_zoo": "zoo", "model_def": "m.f", "framework": "tensorflow", "training_data": "data", "envs": envs}
-        )
+        local.run_local({**JOB, "envs": envs})
     found: dict[str, str] = started.value.args[0]
     return found
 

@@ -20,6 +20,12 @@ _DOTTED = rf"{_NAME}(\.{_NAME})*"
 _STORABLE = {"type": "string", "pattern": r"^[^\x00]*$"}
 _FORMATS = "|".join(EXPORT_FORMATS)
 _WHOLE_DEVICES = "|".join(map(str, range(1, MOST_DEVICES + 1)))
+_SHARE = rf"(0\.(0[1-9]|[1-9][0-9]?)|{_WHOLE_DEVICES})"
+_AMOUNT = r"([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?"
+_RESOURCE = rf"(cpu|memory|disk|ephemeral-storage)={_AMOUNT}"
+_OF_WORKER = rf"({_RESOURCE}|gpu={_SHARE})"
+_VOLUME = rf"(claim_name|mount_path|sub_path|read_only)=[^,;={_CONTROL}]+"
+_LABEL = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _RULES: dict[str, dict[str, Any]] = {
     "name": {"pattern": rf"^(?!{LAST}$)[a-z0-9]([-a-z0-9]{{0,38}}[a-z0-9])?$", "maxLength": 40},
     "model_def": {"pattern": rf"^{_NAME}\.{_DOTTED}$"},
@@ -27,7 +33,18 @@ _RULES: dict[str, dict[str, Any]] = {
     **{name: {"pattern": rf"^({_DOTTED})?$"} for name in bounds.ENTRIES},
     "export_formats": {"pattern": rf"^({_FORMATS})?(,({_FORMATS})?)*$"},
     "output_format": {"enum": ["", *OUTPUT_FORMATS]},
-    "worker_resource_request": {"pattern": rf"^(gpu=(0\.(0[1-9]|[1-9][0-9]?)|{_WHOLE_DEVICES}))?$"},
+    "worker_resource_request": {"pattern": rf"^({_OF_WORKER}(,{_OF_WORKER})*)?$"},
+    **{f"{role}_resource_request": {"pattern": rf"^({_RESOURCE}(,{_RESOURCE})*)?$"} for role in ("ps", "master")},
+    "image": {"pattern": "^([a-z0-9][A-Za-z0-9._/:@-]*)?$"},
+    "volume": {"pattern": f"^({_VOLUME}(,{_VOLUME})*(;{_VOLUME}(,{_VOLUME})*)*)?$"},
+    "node_selector": {
+        "maxProperties": bounds.LABELS,
+        "propertyNames": {
+            "pattern": r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+            "maxLength": bounds.LABEL_KEY_CHARS,
+        },
+        "additionalProperties": {"type": "string", "maxLength": 63, "pattern": _LABEL},
+    },
     "keep_best": {"pattern": rf"^([^{_CONTROL}]+:(max|min))?$"},
     "delay_compensation": {"minimum": 0, "maximum": 1e9},
     "envs": {
