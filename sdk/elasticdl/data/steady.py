@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -38,14 +37,7 @@ def tried(work: Callable[[], Result]) -> Result:
     Raises:
         Exception: what the last try raised, or one that another try would not change.
     """
-    for tries in range(1, TRIES):
-        try:
-            return work()
-        except _FINAL:
-            raise
-        except Exception:  # a remote store may raise anything
-            time.sleep(_PAUSES.pause_s(tries))
-    return work()
+    return _PAUSES.retry(work, TRIES, _FINAL)  # a remote store may raise anything
 
 
 class SteadyFile(io.RawIOBase):

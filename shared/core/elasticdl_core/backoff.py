@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 _MOST_DOUBLINGS = 30
 
@@ -33,3 +37,23 @@ class Backoff:
         """
         whole = min(self.longest_s, self.first_s * 2.0 ** min(tries - 1, _MOST_DOUBLINGS))
         return whole * (0.5 + uniform() / 2)
+
+    def retry(self, work: Callable[[], Result], tries: int, final: tuple[type[Exception], ...] = ()) -> Result:
+        """The result of some work, tried a few times with pauses between.
+
+        Args:
+            work: raises where it fails.
+            tries: how often it is tried, at most.
+            final: errors that another try does not change.
+
+        Raises:
+            Exception: what the last try raised, or one that is final.
+        """
+        for failed in range(1, tries):
+            try:
+                return work()
+            except final:
+                raise
+            except Exception:
+                time.sleep(self.pause_s(failed))
+        return work()

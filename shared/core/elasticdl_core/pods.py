@@ -19,19 +19,23 @@ from elasticdl_core.errors import InvalidInputError, Problem
 PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 MOUNTABLE = ("/mnt/", "/data/", "/srv/")
 """Where a job's volumes may be mounted: anywhere else they could take the place of our own code."""
-_QUANTITY = re.compile(
-    r"(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+))((?P<unit>[numkMGTPE]|[KMGTPE]i)|(?P<exponent>[eE][+-]?[0-9]{1,3}))?",
-    re.ASCII,
-)
+_NUMBER, _UNIT, _EXPONENT = r"([0-9]+\.?[0-9]*|\.[0-9]+)", r"([numkMGTPE]|[KMGTPE]i)", r"[eE][+-]?[0-9]{1,3}"
+QUANTITY = rf"{_NUMBER}({_UNIT}|{_EXPONENT})?"
+IMAGE = r"[a-z0-9][A-Za-z0-9._/:@-]*"
+CLAIM = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+LABEL = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+"""Forms of whole texts: of an amount, an image, a claim (or the domain of a label), the value of a label."""
+LABEL_CHARS = 63
+_QUANTITY = re.compile(rf"(?P<number>{_NUMBER})((?P<unit>{_UNIT})|(?P<exponent>{_EXPONENT}))?", re.ASCII)
 _DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS = {**_DECIMAL, **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}}
 _RESOURCES = {"cpu": "cpu", "memory": "memory", "disk": "disk", "ephemeral-storage": "disk", "gpu": "gpu"}
 _LEAST = {"cpu": 0.001, "memory": 2.0**20, "disk": 2.0**20}
 _MOST = {"cpu": 10_000.0, "memory": 2.0**44, "disk": 2.0**50}
 _FORM = "write cpu=2,memory=4Gi,disk=10Gi,gpu=1, or some of them"
-_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*", re.ASCII)
-_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_IMAGE = re.compile(IMAGE, re.ASCII)
+_LABEL = re.compile(LABEL, re.ASCII)
+_CLAIM = re.compile(CLAIM, re.ASCII)
 
 
 def quantity(text: str | float) -> float:
@@ -254,8 +258,8 @@ def selector_problem(labels: Mapping[str, str]) -> str:
     """A word on what are no labels of nodes; empty where they are."""
     for name, value in labels.items():
         prefix, slash, bare = name.rpartition("/")
-        wrong = not bare or len(bare) > 63 or not _LABEL.fullmatch(bare) or (slash and not _CLAIM.fullmatch(prefix))
-        if wrong or len(value) > 63 or not _LABEL.fullmatch(value):
+        wrong = not bare or (slash and not _CLAIM.fullmatch(prefix))
+        if wrong or any(len(one) > LABEL_CHARS or not _LABEL.fullmatch(one) for one in (bare, value)):
             return f"{ascii(name)[:60]}={ascii(value)[:60]} is no label of a node"
     return ""
 

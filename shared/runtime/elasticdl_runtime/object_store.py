@@ -12,7 +12,6 @@ import io
 import queue
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -200,31 +199,25 @@ class ObjectStore:
     def _ask(self, what: str, name: str, work: Callable[[], Result], size: int = 0) -> Result:
         deadline_s = self._deadline_s + size / _SLOWEST_BYTES_S
         about = f"{self.url}/{name}" if name else self.url
-        for tries in range(1, self._tries + 1):
-            try:
-                return _in_time(work, deadline_s)
-            except FileExistsError:
-                raise ConflictError(f"{about} is there already, and another one", fix="give another folder") from None
-            except FileNotFoundError as error:
-                if what != "written":
-                    raise FileNotFoundError(f"{about} is not there") from None
-                reason = f"{about} cannot be written: {error}"
-                raise DataError(reason, fix="make the bucket, or give one that is there") from None
-            except PermissionError as error:
-                raise PermissionDeniedError(
-                    f"{about} may not be {what}: {error}",
-                    fix="give the processes credentials that allow it, in their environment",
-                ) from None
-            except Exception as error:  # a store may raise anything
-                last = error
-                if isinstance(error, _FINAL):
-                    break
-            if tries < self._tries:
-                time.sleep(_PAUSES.pause_s(tries))
-        raise UnavailableError(
-            f"{about} cannot be {what}: {str(last) or type(last).__name__}",
-            fix="see to the store, the network and the credentials in the environment of the processes",
-        ) from last
+        try:
+            return _PAUSES.retry(lambda: _in_time(work, deadline_s), self._tries, _FINAL)
+        except FileExistsError:
+            raise ConflictError(f"{about} is there already, and another one", fix="give another folder") from None
+        except FileNotFoundError as error:
+            if what != "written":
+                raise FileNotFoundError(f"{about} is not there") from None
+            reason = f"{about} cannot be written: {error}"
+            raise DataError(reason, fix="make the bucket, or give one that is there") from None
+        except PermissionError as error:
+            raise PermissionDeniedError(
+                f"{about} may not be {what}: {error}",
+                fix="give the processes credentials that allow it, in their environment",
+            ) from None
+        except Exception as error:  # a store may raise anything
+            raise UnavailableError(
+                f"{about} cannot be {what}: {str(error) or type(error).__name__}",
+                fix="see to the store, the network and the credentials in the environment of the processes",
+            ) from error
 
 
 def try_out(urls: Iterable[str]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -359,17 +358,6 @@ def test_a_source_that_is_altered_under_way_is_an_error_for_all_who_read_it(
                 assert told or (kind == "images" and "0003.png: is empty" in said), (what, who, said)
             else:
                 assert "no such file" in said or before in said, (what, who, said)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that everybody may read: root may read everything, so a test of rights goes on as nobody."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        was = os.geteuid()
-        yield folder
-        os.seteuid(was)
 
 
 def test_files_without_permission_are_refused_by_name(open_folder: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,17 +160,6 @@ def test_unknown_parameters_are_refused_with_a_suggestion(tmp_path: Path) -> Non
     with pytest.raises(ReaderParamsError, match="no parameter 'on_corupt'") as caught:
         create_data_reader(str(_recordio(tmp_path / "a.recordio")), reader_params="on_corupt=skip")
     assert "did you mean on_corrupt?" in caught.value.fix
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that everybody may read: root may read everything, so a test of rights goes on as nobody."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        was = os.geteuid()
-        yield folder
-        os.seteuid(was)
 
 
 def test_unreadable_files_are_refused(open_folder: Path) -> None:

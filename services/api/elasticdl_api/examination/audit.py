@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from elasticdl_api.examination import confined
 from elasticdl_core.errors import UnavailableError
 from elasticdl_core.record_audit import AuditedJob, RecordTraces, audit_records
 from elasticdl_runtime.lifecycle import within
@@ -42,13 +43,7 @@ async def audit_job(jobs: Path, job_id: str, job: Mapping[str, Any]) -> dict[str
     request = json.dumps({"jobs": str(jobs), "job_id": job_id, "job": job}).encode()
     async with _at_once:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-E", "-P", "-m", "elasticdl_api.examination.audit"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-            start_new_session=True,
+            *confined.command_of("elasticdl_api.examination.audit"), **confined.options()
         )
         try:
             answer, _ = await within(process.communicate(request), WALL_S)

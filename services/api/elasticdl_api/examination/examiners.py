@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from elasticdl_api.examination import confined
 from elasticdl_api.examination.turns import Turns
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
@@ -27,8 +27,6 @@ from elasticdl_core.places import Reach
 
 _log = structlog.get_logger(__name__)
 _ANSWER_BYTES = 1 << 20
-_ENVIRONMENT = ("LD_LIBRARY_PATH",)
-"""What an interpreter may need to start."""
 
 
 @dataclass(frozen=True)
@@ -210,16 +208,9 @@ class _Examiner:
     """One process."""
 
     def __init__(self, limits: ExaminationLimits) -> None:
-        # Neither the environment nor the present directory has a say in what is imported, and no secret is handed on.
-        command = [sys.executable, "-E", "-P", "-X", "utf8", "-m", "elasticdl_api.examination.process"]
+        arguments = (str(limits.memory_bytes), str(limits.cpu_s))
         self._process = subprocess.Popen(
-            [*command, str(limits.memory_bytes), str(limits.cpu_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            start_new_session=True,
+            confined.command_of("elasticdl_api.examination.process", *arguments), **confined.options()
         )
 
     @property

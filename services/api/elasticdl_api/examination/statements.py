@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from elasticdl_api.examination import confined
 from elasticdl_core.errors import (
     DataError,
     ElasticDLError,
@@ -105,13 +104,8 @@ class StatementPlanner:
         self._busy[namespace] += 1
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-E", "-P", "-X", "utf8", "-m", "elasticdl_api.examination.statement_process"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                cwd="/",
-                env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-                start_new_session=True,
+                *confined.command_of("elasticdl_api.examination.statement_process"),
+                **confined.options(),
                 limit=_ANSWER_BYTES,
             )
             try:

@@ -19,7 +19,7 @@ from elasticdl_api.files.model_code import check_model
 from elasticdl_api.routes.pages import json_response
 from elasticdl_api.scheduling.job_limits import check_limits, check_pods, check_priority
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.jobs import JobChanges, JobPageResponse, JobResponse, ListedView
+from elasticdl_api.schemas.jobs import IdempotencyKey, JobChanges, JobPageResponse, JobResponse, ListedView
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.job_lists import JobFilters, JobOrder
 from elasticdl_api.store.job_views import ShownJob, array, joined
@@ -84,15 +84,7 @@ async def submit(
     request: Request,
     api: Api,
     user: User,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            description="Names the request: the same key and body give the same job, however often it is sent.",
-            min_length=1,
-            max_length=200,
-            pattern=r"^[\x21-\x7e]+$",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Checks the specification and the model module without running it, and queues the job."""
     mapping = await read_json(request)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Response
 
 from elasticdl_api.routes.jobs import find
 from elasticdl_api.schemas import jobs as schemas
@@ -40,15 +40,7 @@ async def run(
     response: Response,
     api: Api,
     user: User,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            description="Names the request: the same key and body give the same job, however often it is sent.",
-            min_length=1,
-            max_length=200,
-            pattern=r"^[\x21-\x7e]+$",
-        ),
-    ] = None,
+    idempotency_key: schemas.IdempotencyKey = None,
 ) -> Any:
     """Reads the rows of the SELECT from a source of the namespace, plans the job of the statement and submits it.
 

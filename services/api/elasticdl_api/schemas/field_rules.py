@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticdl_core import pods
 from elasticdl_core.devices import HIDING, MOST_DEVICES
 from elasticdl_core.job import bounds
 from elasticdl_core.job.fields import EXPORT_FORMATS, OUTPUT_FORMATS, WORDS, range_of
@@ -21,11 +22,9 @@ _STORABLE = {"type": "string", "pattern": r"^[^\x00]*$"}
 _FORMATS = "|".join(EXPORT_FORMATS)
 _WHOLE_DEVICES = "|".join(map(str, range(1, MOST_DEVICES + 1)))
 _SHARE = rf"(0\.(0[1-9]|[1-9][0-9]?)|{_WHOLE_DEVICES})"
-_AMOUNT = r"([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?"
-_RESOURCE = rf"(cpu|memory|disk|ephemeral-storage)={_AMOUNT}"
+_RESOURCE = rf"(cpu|memory|disk|ephemeral-storage)={pods.QUANTITY}"
 _OF_WORKER = rf"({_RESOURCE}|gpu={_SHARE})"
 _VOLUME = rf"(claim_name|mount_path|sub_path|read_only)=[^,;={_CONTROL}]+"
-_LABEL = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _RULES: dict[str, dict[str, Any]] = {
     "name": {"pattern": rf"^(?!{LAST}$)[a-z0-9]([-a-z0-9]{{0,38}}[a-z0-9])?$", "maxLength": 40},
     "model_def": {"pattern": rf"^{_NAME}\.{_DOTTED}$"},
@@ -35,15 +34,15 @@ _RULES: dict[str, dict[str, Any]] = {
     "output_format": {"enum": ["", *OUTPUT_FORMATS]},
     "worker_resource_request": {"pattern": rf"^({_OF_WORKER}(,{_OF_WORKER})*)?$"},
     **{f"{role}_resource_request": {"pattern": rf"^({_RESOURCE}(,{_RESOURCE})*)?$"} for role in ("ps", "master")},
-    "image": {"pattern": "^([a-z0-9][A-Za-z0-9._/:@-]*)?$"},
+    "image": {"pattern": f"^({pods.IMAGE})?$"},
     "volume": {"pattern": f"^({_VOLUME}(,{_VOLUME})*(;{_VOLUME}(,{_VOLUME})*)*)?$"},
     "node_selector": {
         "maxProperties": bounds.LABELS,
         "propertyNames": {
-            "pattern": r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+            "pattern": rf"^({pods.CLAIM}/)?(?=[^/]{{1,{pods.LABEL_CHARS}}}$){pods.LABEL}$",
             "maxLength": bounds.LABEL_KEY_CHARS,
         },
-        "additionalProperties": {"type": "string", "maxLength": 63, "pattern": _LABEL},
+        "additionalProperties": {"type": "string", "maxLength": pods.LABEL_CHARS, "pattern": f"^{pods.LABEL}$"},
     },
     "keep_best": {"pattern": rf"^([^{_CONTROL}]+:(max|min))?$"},
     "delay_compensation": {"minimum": 0, "maximum": 1e9},

@@ -8,6 +8,7 @@ import inspect
 import re
 from typing import Annotated, Any
 
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from elasticdl_api.schemas.field_rules import rules_of
@@ -263,6 +264,15 @@ class Health(BaseModel):
 
 
 JobId = Annotated[str, Field(description="The job's id.", examples=[EXAMPLE_ID])]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="Names the request: the same key and body give the same job, however often it is sent.",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+    ),
+]
 
 
 def spec_schema() -> dict[str, Any]:
