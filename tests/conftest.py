@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import rotation
+from tests.data_apart import remove_data_apart
 from tests.fakes.bad_inputs import TOLD, table
 
 _SPENT = [0.0]
@@ -63,6 +64,13 @@ def _nothing_left_to_the_collector() -> Generator[None]:
     if _FROZEN_ANEW[0]:  # what a test had made is among it
         _unfreeze()
     _look_no_more_at_what_is_alive()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_database_stays_apart(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Removes the databases of clusters below ``tmp_path``, which root keeps apart from them."""
+    yield
+    remove_data_apart(f"{tmp_path_factory.getbasetemp()}/")
 
 
 @pytest.hookimpl(hookwrapper=True)

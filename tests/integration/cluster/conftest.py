@@ -11,17 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.data_apart import remove_data_apart
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder with a short path: a unix socket's path has little room."""
     made = Path(tempfile.mkdtemp(prefix="edl-"))
     yield made
-    link = made / "postgres"
-    if link.is_symlink():
-        home = link.resolve()
-        shutil.rmtree(home, ignore_errors=True)
-        home.with_name(f"{home.name}.owner").unlink(missing_ok=True)
+    remove_data_apart(f"{made}/")
     shutil.rmtree(made)
 
 

@@ -106,6 +106,31 @@ def _await_pid_file(data: Path, server: subprocess.Popen[bytes]) -> None:
     assert server.poll() is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="data lie apart only where root runs Postgres as another user")
+async def test_data_of_a_cluster_that_was_moved_survive_another_that_comes_up(folder: Path) -> None:
+    closed = folder / "closed"
+    first, moved, other = (closed / name for name in ("first", "moved", "other"))
+    for made in (closed, first, other):
+        made.mkdir(mode=0o700)
+    folder.chmod(0o711)  # for its sockets
+    async with running(first, folder / "sockets") as (server, _, _):
+        await run_sql(server, "CREATE TABLE kept (n int)", "INSERT INTO kept VALUES (7) RETURNING n")
+    assert (first / "postgres").is_symlink()
+    first.rename(moved)
+    prepared(other)  # before it is up again: nobody knows yet where it is now
+    async with running(moved, folder / "sockets") as (server, _, _):
+        (other / "postgres").unlink()
+        prepared(other)
+        assert await run_sql(server, "SELECT n FROM kept") == 7
+    home = (moved / "postgres").resolve()
+    assert home.with_name(f"{home.name}.owner").read_text() == f"{moved}/postgres\n"
+
+
+def prepared(folder: Path) -> None:
+    """Prepares a database as a cluster that comes up does."""
+    EmbeddedPostgres(folder / "postgres", folder / "sockets", PASSWORD, folder / "postgres.log").prepare()
+
+
 async def test_a_half_made_database_is_made_anew(folder: Path) -> None:
     server = EmbeddedPostgres(folder / "postgres", folder / "sockets", PASSWORD, folder / "postgres.log")
     server.prepare()

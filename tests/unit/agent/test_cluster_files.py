@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file, read_s
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
 
 pytestmark = pytest.mark.unit
+
+DAY_S = 24 * 3600.0
 
 
 def state_of(pid: int, started: float) -> ClusterState:
@@ -212,7 +215,9 @@ def test_clusters_that_come_up_at_once_tidy_up_after_lost_ones_together(
     gone = Path(tempfile.gettempdir()).resolve() / "no-such-cluster-of-ours"
     for number in range(200):
         (tmp_path / "clusters" / str(number)).mkdir()
-        (tmp_path / "clusters" / f"{number}.owner").write_text(str(gone / str(number)))
+        note = tmp_path / "clusters" / f"{number}.owner"
+        note.write_text(str(gone / str(number)))
+        os.utime(note, (0, time.time() - 11 * DAY_S))
     begin = threading.Barrier(4)
 
     def tidy() -> None:
@@ -222,4 +227,23 @@ def test_clusters_that_come_up_at_once_tidy_up_after_lost_ones_together(
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(tidy) for _ in range(4)]:
             done.result(timeout=60)
+    assert list((tmp_path / "clusters").iterdir()) == []
+
+
+@pytest.mark.parametrize("newer", ["note", "database"])
+def test_data_that_were_used_lately_are_not_lost_though_nothing_leads_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: str
+) -> None:
+    monkeypatch.setattr(postgres, "_SHARED", tmp_path)
+    note, used = tmp_path / "clusters/1.owner", tmp_path / "clusters/1/data/global/pg_control"
+    used.parent.mkdir(parents=True)
+    used.touch()
+    note.write_text(f"{Path(tempfile.gettempdir()).resolve()}/no-such-cluster-of-ours/postgres\n")
+    for file in (note, used):
+        os.utime(file, (0, time.time() - (9 if (file is note) == (newer == "note") else 11) * DAY_S))
+    postgres._forget_lost_homes()
+    assert used.exists() and note.exists()
+    for file in (note, used):
+        os.utime(file, (0, time.time() - 11 * DAY_S))
+    postgres._forget_lost_homes()
     assert list((tmp_path / "clusters").iterdir()) == []

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ DATABASE = "elasticdl"
 _INITDB_S = 120.0
 _LEFTOVER_S = 15.0
 _SHARED = Path("/var/lib/elasticdl")
+_LOST_AFTER_S = 10 * 24 * 3600.0
+"""How long data rest that nothing leads to until they are removed: as long as files in /tmp usually do."""
 _PROGRAMS = ("postgres", "initdb")
 _NEEDED_OF_ROOT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """Capabilities with which root runs Postgres as another user, by their bits."""
@@ -168,6 +171,8 @@ class EmbeddedPostgres:
                     f"{self._folder} leads to {home}, which is gone",
                     fix=f"put it back; or, if the jobs' history may be lost, remove {self._folder}",
                 )
+            if home.parent == (_SHARED / "clusters").resolve():  # the data directory may have been moved
+                _note_owner(home, self._folder)
             return home
         if can_reach(self._folder.parent, uid, gid, opening=True):
             home = self._folder
@@ -183,7 +188,7 @@ class EmbeddedPostgres:
         if not home.exists():
             private_folder(home, owner=uid)
             if home != self._folder:
-                (home.parent / f"{home.name}.owner").write_text(f"{self._folder}\n")
+                _note_owner(home, self._folder)
                 self._folder.symlink_to(home)
         return home
 
@@ -431,18 +436,26 @@ def _open_to_all(root: Path) -> None:
                 path.chmod(path.stat().st_mode | 0o444)
 
 
-def _forget_lost_homes() -> None:
-    """Removes data whose data directory was temporary and is gone: nothing leads to them any more.
+def _note_owner(home: Path, owner: Path) -> None:
+    """Notes which path leads to data that lie apart from their data directory, and that it is in use now."""
+    durable.write(home.with_name(f"{home.name}.owner"), os.fsencode(owner) + b"\n")
 
-    Another cluster that comes up at the same time does the same.
+
+def _forget_lost_homes() -> None:
+    """Removes data whose data directory was temporary and is gone, and which nobody has used for long.
+
+    A data directory that was moved is not where the note says until its cluster comes up again, so a path that leads
+    nowhere alone says nothing. Another cluster that comes up at the same time does the same.
     """
     temporary = Path(tempfile.gettempdir()).resolve()
     for note in (_SHARED / "clusters").glob("*.owner"):
+        home = note.with_suffix("")
         try:
-            owner = Path(note.read_text().strip())
-        except FileNotFoundError:
+            owner = Path(os.fsdecode(note.read_bytes()).removesuffix("\n"))
+            used = max(file.stat().st_mtime for file in (note, home / "data/global/pg_control") if file.exists())
+        except (FileNotFoundError, ValueError):
             continue
-        if temporary in owner.parents and not os.path.lexists(owner):
+        if temporary in owner.parents and not os.path.lexists(owner) and time.time() - used > _LOST_AFTER_S:
             _log.info("removing the data of a temporary cluster that is gone", cluster=str(owner))
-            shutil.rmtree(note.with_suffix(""), ignore_errors=True)
+            shutil.rmtree(home, ignore_errors=True)
             note.unlink(missing_ok=True)
