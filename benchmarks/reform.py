@@ -20,7 +20,7 @@ from tests.fakes.swallowing_network import hole_before, seen_from
 
 MEMBERS = 4
 SIZES = {"1mb": 1 << 20, "32mb": 32 << 20}
-ADAPTERS = ("shared_memory", "sockets", "gloo")
+ADAPTERS = ("shared_memory", "sockets")
 KILL_GOAL_S, STOP_GOAL_S = 0.25, 1.25
 ABOUT = """\
 Four processes sum without a pause; one is killed (`SIGKILL`) or stopped (`SIGSTOP`) in the middle of that, at a

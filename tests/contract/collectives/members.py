@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.fields import NCCL
@@ -27,6 +28,9 @@ SECRET = b"only for tests, and long enough."
 DEADLINE_S = 60.0
 START_S = 110.0
 """For a process that imports a framework beside others that do."""
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["torch.distributed", __name__])
+"""Members begin with what they import, PyTorch where there is one: each of hundreds would spend a second on that."""
 
 
 def leaf_of(seed: int, microbatch: int, bucket: int, length: int, dtype: str) -> np.ndarray:
@@ -293,11 +297,9 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
     ).hexdigest()
 
 
-def _serve(pipe: Any, adapter: str, folder: str, host: str, limits: SilenceLimits, device: int) -> None:
+def _serve(pipe: Any, folder: str, host: str, limits: SilenceLimits, device: int) -> None:
     if device >= 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
-    if adapter.startswith(("gloo", "nccl")):
-        import torch.distributed  # noqa: F401 - so that forming a group does not wait for it
     member = Member(folder, host, limits)
     while True:
         try:
@@ -314,13 +316,10 @@ def _serve(pipe: Any, adapter: str, folder: str, host: str, limits: SilenceLimit
 class MemberProcess:
     """One member, as the test sees it."""
 
-    def __init__(self, adapter: str, folder: str, host: str, limits: SilenceLimits, device: int = -1) -> None:
+    def __init__(self, folder: str, host: str, limits: SilenceLimits, device: int = -1) -> None:
         self.device = device
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(other, adapter, folder, host, limits, device), daemon=True
-        )
+        self._pipe, other = _FORKS.Pipe()
+        self.process = _FORKS.Process(target=_serve, args=(other, folder, host, limits, device), daemon=True)
         self.process.start()
         other.close()
         self._endpoint = b""
@@ -352,14 +351,13 @@ class MemberProcess:
     def stop(self) -> None:
         """Stops it; it does nothing any more when this returns."""
         self.signal(signal.SIGSTOP)
-        assert self.process.pid is not None
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        stopped = psutil.Process(self.process.pid)
+        while stopped.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
-        assert self.process.pid is not None
-        # Not joined: a child of the member would keep that waiting.
-        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        self.process.join(DEADLINE_S)
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
@@ -395,7 +393,7 @@ class Crew:
         while len(self.members) < count:
             taken = {member.device for member in self.members}
             device = next(one for one in range(count) if one not in taken) if self.adapter == NCCL else -1
-            self.members.append(MemberProcess(self.adapter, self._folder, self._host, self._limits, device))
+            self.members.append(MemberProcess(self._folder, self._host, self._limits, device))
 
     def plan(self, members: Sequence[MemberProcess], *, channel: str = "", **changes: Any) -> GroupPlan:
         self.generation += 1

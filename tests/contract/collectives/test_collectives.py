@@ -196,10 +196,6 @@ def test_a_sum_that_is_not_finished_keeps_no_descriptors(crew: Crew) -> None:
 
 
 def test_a_member_that_was_stopped_is_suspected_and_does_no_harm_when_it_wakes(crew: Crew) -> None:
-    if crew.adapter == "gloo":  # which no option chooses
-        pytest.skip(
-            "on a loaded machine a member that wakes waits in gloo now and then until its operation's time is up"
-        )
     members = crew.form(4)
     each(members, "gather", b"ready")
     stopped = members[1]

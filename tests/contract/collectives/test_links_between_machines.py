@@ -211,8 +211,6 @@ def endpoint(machine: str = "a", unix: str = "/run/x.sock", tcp: str = "h:1", na
         ([endpoint(), endpoint("b")], "auto", "sockets"),
         ([endpoint(), endpoint(unix="")], "auto", "sockets"),
         ([endpoint(), endpoint()], "sockets", "sockets"),
-        ([endpoint(), endpoint()], "gloo", "gloo"),
-        ([endpoint(), endpoint("b")], "gloo", "gloo"),
         ([endpoint(), endpoint("b")], "nccl", "nccl"),
     ],
 )
@@ -226,7 +224,6 @@ def test_the_adapter_follows_from_where_members_are(endpoints: list[MemberEndpoi
     ("endpoints", "wanted", "reason"),
     [
         ([endpoint(), endpoint("b")], "shared_memory", "share no memory"),
-        ([endpoint(name="n"), endpoint("b", name="m")], "gloo", "in the clear"),
         ([endpoint(name="n"), endpoint("b", name="m")], "nccl", "in the clear"),
         ([endpoint()], "smoke signals", "there is no adapter"),
     ],

@@ -11,12 +11,11 @@ from pathlib import Path
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.fields import NCCL
 
-SHARED_MEMORY, SOCKETS, GLOO = "shared_memory", "sockets", "gloo"
+SHARED_MEMORY, SOCKETS = "shared_memory", "sockets"
 GLOO_TENSORS = "gloo_tensors"
 ON_DEVICE = (GLOO_TENSORS, NCCL)
 """Those whose leaves are tensors on the members' devices; for the first the CPU is the device."""
-ADAPTERS = (SHARED_MEMORY, SOCKETS, GLOO, *ON_DEVICE)
-OF_TORCH = (GLOO, *ON_DEVICE)
+ADAPTERS = (SHARED_MEMORY, SOCKETS, *ON_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def choose_adapter(endpoints: Sequence[MemberEndpoint], wanted: str = "auto") ->
         raise InvalidInputError(
             "members that are not on one machine share no memory", fix="use auto or sockets, or move the members"
         )
-    if wanted in OF_TORCH and not together and any(other.name for other in endpoints):
+    if wanted in ON_DEVICE and not together and any(other.name for other in endpoints):
         raise InvalidInputError(
             f"{wanted} sends everything in the clear", fix="use auto or sockets, or say that the network is private"
         )

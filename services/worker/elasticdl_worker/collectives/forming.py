@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.installation import install_command
 from elasticdl_worker.collectives import handshake
-from elasticdl_worker.collectives.endpoint import GLOO, ON_DEVICE, SHARED_MEMORY, MemberEndpoint
+from elasticdl_worker.collectives.endpoint import ON_DEVICE, SHARED_MEMORY, MemberEndpoint
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.links import Link
 from elasticdl_worker.collectives.mesh import Mesh
@@ -276,13 +276,9 @@ class Forming:
             assert own is not None
             self._region, self._files, self._sums = None, {}, -1
             return SharedMemorySums(self.mesh, own, files, sums, self._lobby.regions)
-        carrier: SumCarrier
         if self._adapter in ON_DEVICE:
             form = load_torch("tensors").form_tensors
-            carrier = form(self.mesh, self._adapter, self._lobby.host, self._remaining())
-            return carrier
-        if self._adapter == GLOO and len(self._endpoints) > 1:
-            carrier = load_torch("gloo").form_gloo(self.mesh, self._lobby.host, self._remaining())
+            carrier: SumCarrier = form(self.mesh, self._adapter, self._lobby.host, self._remaining())
             return carrier
         return SocketSums(self.mesh)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import handshake
-from elasticdl_worker.collectives.endpoint import OF_TORCH, MemberEndpoint, choose_adapter
+from elasticdl_worker.collectives.endpoint import ON_DEVICE, MemberEndpoint, choose_adapter
 from elasticdl_worker.collectives.forming import STRANGER_S, Forming, Knock, load_torch
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.mesh import Mesh
@@ -81,7 +81,7 @@ class MemberLobby:
         endpoints = [MemberEndpoint.decode(published) for published in plan.endpoints]
         self._check(plan, rank, endpoints)
         choice = choose_adapter(endpoints, plan.adapter)
-        if choice.name in OF_TORCH:
+        if choice.name in ON_DEVICE:
             load_torch("tensors")  # takes seconds the first time, for which the others are not to wait
         forming = Forming(self, plan, rank, endpoints, choice.name, time.monotonic() + timeout_s)
         with self._lock:

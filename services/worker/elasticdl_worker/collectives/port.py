@@ -71,7 +71,7 @@ class GroupPlan:
             Who does not know it cannot enter a group.
         channel: groups of different channels live side by side: ``""`` is the training group; a pair that only moves
             state to a newcomer takes a name of its own.
-        adapter: ``auto``, or the name of an adapter: ``shared_memory``, ``sockets`` and ``gloo`` for tests and
+        adapter: ``auto``, or the name of an adapter: ``shared_memory`` and ``sockets`` for tests and
             measurements; ``nccl``, whose leaves and sums are tensors on the members' devices (``gloo_tensors`` where
             the CPU is the device), and whose sums are fused.
     """
