@@ -125,19 +125,14 @@ class LimitWatch:
             round_ = self._items.begin()
             try:
                 if self._uids:
-                    clear = partial(self._clear_shared_memory, [some[0].spec for some in workers.values()])
-                    await round_.handle("shared memory", clear)
+                    clear = partial(self._quotas.clear_shared_memory, self._uids, time.time())
+                    await round_.handle("shared memory", partial(asyncio.to_thread, clear))
                 for job_id, entries in workers.items():
                     await round_.handle(f"disk of {job_id}", partial(self._check_quota, job_id, entries))
                 round_.end()
             except UnavailableError as error:
                 _log.warning("cannot see what jobs have on disk", error=error.message)
             took = time.monotonic() - began
-
-    async def _clear_shared_memory(self, living: Sequence[ProcessSpec]) -> None:
-        """Frees what users have there none of whose workers live."""
-        users = frozenset(user.uid for user in map(self._user_of, living) if user is not None)
-        await asyncio.to_thread(self._quotas.clear_shared_memory, self._uids, users, time.time())
 
     async def _check_quota(self, job_id: str, workers: Sequence[ProcessEntry]) -> None:
         """Ends the workers of a job that takes too much; its master says so and ends the job."""

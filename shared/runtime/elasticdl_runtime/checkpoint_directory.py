@@ -62,15 +62,18 @@ class CheckpointDirectory:
             remove_tree(Path(directory))
 
     def sweep(self, known: Collection[str]) -> None:
-        """Removes what masters before this one left without committing it.
+        """Removes what masters before this one left without committing it, or without removing it.
 
-        Call it only if the whole directory is this job's folder.
+        Call it only if the whole directory is this job's folder. A whole checkpoint that is newer than the known ones
+        stays: a database that was restored does not know what was committed since its backup.
 
         Args:
-            known: directories of committed checkpoints.
+            known: directories of committed checkpoints, by whatever path leads there: their names are drawn.
         """
+        names = {Path(directory).name for directory in known}
+        newest = max(names, default="")
         for path in Path(self.root).glob("version-*"):
-            if str(path) not in known:
+            if path.name not in names and (path.name < newest or not (path / MANIFEST).exists()):
                 remove_tree(path)
 
     def prune(self, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy import insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.app import create_app
+from elasticdl_api.background.known_files import known_since
 from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
@@ -25,6 +27,7 @@ from elasticdl_core.access import make_token
 from elasticdl_core.job import JobState
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.bundles import digest_of
+from elasticdl_runtime.cluster.paths import KNOWN_FILES
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.transitions import transition
@@ -209,3 +212,10 @@ async def api(database: Database, settings: ApiSettings, examiners: Examiners) -
     api = Api(Services(settings, database, launcher, Wakeups(database), examiners), launcher)
     async with api.http:
         yield api
+
+
+async def known_for_ever(api: Api) -> None:
+    """Has the database know the data directory since files of tests are said to have been made."""
+    await known_since(api.services.settings.data_dir, api.services.retention)
+    file = api.services.settings.data_dir / KNOWN_FILES
+    file.write_text(json.dumps({**json.loads(file.read_text()), "since": 0}))

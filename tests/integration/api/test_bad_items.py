@@ -20,7 +20,7 @@ from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.items import Items
 from elasticdl_runtime.launcher.codec import capacity_from_message, capacity_to_message
 from tests.fakes.launcher import FakeLauncher
-from tests.integration.api.conftest import Api, make_zip
+from tests.integration.api.conftest import Api, known_for_ever, make_zip
 from tests.integration.api.test_background import Clock, _launched, _master, _sql
 
 pytestmark = pytest.mark.integration
@@ -170,6 +170,7 @@ async def test_rows_that_cannot_be_removed_do_not_keep_the_rest_of_housekeeping(
         query = "INSERT INTO losses (job_id, model_version, loss) SELECT :id, n, n FROM generate_series(1, :most) n"
         await _sql(api, query, id=job_id, most=most)
     await refuse(api, "events", "DELETE", "true")
+    await known_for_ever(api)
     stray = settings.bundles_dir / f"{'0' * 64}.zip"
     stray.write_bytes(b"")
     os.utime(stray, (1, 1))
@@ -252,6 +253,7 @@ async def test_strays_are_found_however_many_names_there_are_and_whatever_they_a
     assert await store.list_jobs([*names, job_id]) == {job_id}
     assert await store.list_bundles(names) == frozenset()
     assert (await api.services.intents.read_states([*names, job_id])).keys() == {job_id}
+    await known_for_ever(api)
     folder = api.services.settings.data_dir / "jobs"
     strays = [folder / "nobody-aaaaaa", Path(os.fsdecode(bytes(folder / "no-text-") + b"\xff"))]
     for stray in strays:
@@ -266,6 +268,7 @@ async def test_a_bundle_that_is_uploaded_while_strays_are_removed_keeps_its_file
     digest = digest_of(data)
     path = api.services.settings.bundles_dir / f"{digest[7:]}.zip"
     other = path.with_name(f"{'0' * 64}.zip")
+    await known_for_ever(api)
     for stray in (path, other):
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_bytes(b"left over")

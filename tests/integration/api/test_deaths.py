@@ -23,7 +23,7 @@ from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, 
 from elasticdl_runtime import failpoints
 from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.failpoints import VARIABLE, arm
-from tests.integration.api.conftest import MODULE, Api, make_zip
+from tests.integration.api.conftest import MODULE, Api, known_for_ever, make_zip
 from tests.integration.api.test_process import _environment, _serving
 
 pytestmark = pytest.mark.integration
@@ -46,6 +46,7 @@ def armory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 async def age_all(api: Api, folder: Path) -> None:
     """Lets time pass: what lies in a folder is of long ago, and it is time to tidy up again."""
+    await known_for_ever(api)
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     await Housekeeping(api.services.settings, RetentionStore(api.services.database)).step()

@@ -18,7 +18,8 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.turns import _TAKE, take_turn
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, Role
 from elasticdl_runtime.bundles import digest_of
-from tests.integration.api.conftest import MODULE, Api, make_zip
+from elasticdl_runtime.cluster.paths import KNOWN_FILES
+from tests.integration.api.conftest import MODULE, Api, known_for_ever, make_zip
 
 pytestmark = pytest.mark.integration
 
@@ -100,6 +101,7 @@ async def test_a_bundle_stays_as_long_as_it_may_be_needed(api: Api) -> None:
     await sql(api, "UPDATE bundles SET used_at = now() - interval '35 days'")
     assert (await api.http.head(f"/bundles/{bundles['used']}")).status_code == 200
     await tidy(api)
+    await known_for_ever(api)
     folder = api.services.settings.bundles_dir
     for path in folder.iterdir():
         os.utime(path, (time.time() - 90_000, time.time() - 90_000))
@@ -119,6 +121,7 @@ async def test_a_bundle_stays_as_long_as_it_may_be_needed(api: Api) -> None:
 
 
 async def test_files_of_no_job_go_after_a_day(api: Api) -> None:
+    await known_for_ever(api)
     jobs = api.services.settings.data_dir / "jobs"
     for name, age_s in (("gone-aaaaaa", 90_000), ("new-aaaaaa", 60)):
         (jobs / name / "artifacts").mkdir(parents=True)
@@ -128,6 +131,36 @@ async def test_files_of_no_job_go_after_a_day(api: Api) -> None:
     os.utime(jobs / known, (0, 0))
     await tidy(api)
     assert {path.name for path in jobs.iterdir()} == {"new-aaaaaa", known}
+
+
+async def test_files_that_the_database_may_not_know_stay(api: Api) -> None:
+    """Whoever named an empty database for a data directory lost all models and all code that were there."""
+    folders = [api.services.settings.data_dir / "jobs", api.services.settings.bundles_dir]
+
+    async def look(*, goes_back: str = "") -> set[str]:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "stray-aaaaaa").touch()
+            os.utime(folder / "stray-aaaaaa", (time.time() - 90_000,) * 2)
+        await sql(api, goes_back or "SELECT 1")
+        await tidy(api)
+        return {path.name for folder in folders for path in folder.iterdir()}
+
+    assert await look() == {"stray-aaaaaa"}, "a directory that was never seen before"
+    await known_for_ever(api)
+    assert await look() == set()
+    emptied = "DELETE FROM leadership WHERE name LIKE 'looks at %'"
+    assert await look(goes_back=emptied) == {"stray-aaaaaa"}
+    assert await look() == {"stray-aaaaaa"}, "and from then on"
+    await known_for_ever(api)
+    restored = "UPDATE leadership SET epoch = epoch - 1 WHERE name LIKE 'looks at %'"
+    assert await look(goes_back=restored) == {"stray-aaaaaa"}
+    assert await look() == {"stray-aaaaaa"}
+    file = api.services.settings.data_dir / KNOWN_FILES
+    for torn in ("", "[]", '{"name": 7}'):
+        await known_for_ever(api)
+        file.write_text(torn)
+        assert await look() == {"stray-aaaaaa"}
 
 
 async def test_one_replica_tidies_up_at_a_time(api: Api) -> None:

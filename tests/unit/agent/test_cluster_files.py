@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import tempfile
@@ -15,7 +16,8 @@ import pytest
 
 from elasticdl_agent.cluster import postgres
 from elasticdl_agent.cluster.options import ClusterOptions
-from elasticdl_core.errors import InvalidInputError
+from elasticdl_agent.cluster.supervisor import Supervisor
+from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.scheduling import POLICIES
 from elasticdl_runtime.cluster import ClusterAddress, locate
 from elasticdl_runtime.cluster.paths import DataDirectory, default_data_dir, private_folder
@@ -184,6 +186,36 @@ def test_the_run_directory_is_short_and_the_same_for_the_same_data(
     directory = DataDirectory(tmp_path / ("long" * 30))
     assert len(str(directory.run)) < 40
     assert directory.run == DataDirectory(directory.root).run != DataDirectory(tmp_path).run
+
+
+def test_a_data_directory_is_where_links_lead_unless_they_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    (tmp_path / "unmounted").symlink_to("nowhere")
+    assert DataDirectory(tmp_path / "link").root == tmp_path / "disk"
+    assert DataDirectory(tmp_path / "link" / "new").root == tmp_path / "disk" / "new"
+    for lost in (tmp_path / "unmounted", tmp_path / "unmounted" / "new"):
+        with pytest.raises(InvalidInputError, match="cannot be used"):
+            DataDirectory(lost).prepare()
+    assert not (tmp_path / "nowhere").exists()
+
+
+async def test_a_run_directory_in_which_another_cluster_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTICDL_RUN_DIR", str(tmp_path / "run"))
+    living, other = DataDirectory(tmp_path / "living"), DataDirectory(tmp_path / "other")
+    living.prepare()
+    lock = DataLock(living.run_lock)
+    assert lock.acquire()
+    (living.run / "agent.sock").touch()
+    supervisor = Supervisor(ClusterOptions(data_dir=other.root), lambda _step: None)
+    with pytest.raises(ConflictError, match="another cluster has its sockets") as refused:
+        await supervisor.run(asyncio.Event())
+    assert "ELASTICDL_RUN_DIR" in refused.value.fix
+    assert (living.run / "agent.sock").exists()
+    assert DataLock(other.lock).acquire(), "its own lock is free again"
+    lock.release()
 
 
 def test_prepare_makes_everything_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from elasticdl_core.best_evaluation import BEST, BestEvaluation, mark_of
 from elasticdl_core.checkpoint_manifest import BestMark, Manifest
 from elasticdl_core.errors import DataError
+from elasticdl_core.places import Reach
 from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
 from elasticdl_master.state.instructions import Save
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
@@ -134,6 +135,24 @@ class TestCheckpoints:
         (Path(left) / "ps-0.bin").write_bytes(b"x")
         directory.sweep({str(kept)})
         assert [str(path) for path in tmp_path.iterdir()] == [kept]
+
+    def test_what_was_committed_is_known_by_whatever_path_leads_there(self, tmp_path: Path) -> None:
+        """A restricted job writes where its directory really is; a new master comes by the path that it is given."""
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "data").symlink_to("disk")
+        directory = CheckpointDirectory(tmp_path / "data", "job-1", Reach(write=(str(tmp_path / "disk"),)))
+        kept = directory.prepare(1)
+        directory.sweep({kept})
+        assert [path.name for path in (tmp_path / "disk").iterdir()] == [Path(kept).name]
+
+    def test_a_whole_checkpoint_of_which_a_restored_database_does_not_know_stays(self, tmp_path: Path) -> None:
+        directory = CheckpointDirectory(tmp_path, "job-1")
+        forgotten, known, later, torn = (directory.prepare(version) for version in (1, 2, 3, 4))
+        for path in (forgotten, known, later):
+            commit_manifest({"version": 1, "directory": path, "files": [], "job_id": "job-1"})
+        directory.sweep({known})
+        assert sorted(map(str, tmp_path.iterdir())) == [known, later]
+        assert not Path(torn).exists()
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1, "files": [{"name": "x"}]}'])
     def test_a_damaged_manifest_is_named(self, tmp_path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from elasticdl_agent.cluster.component import Component, log_tail
@@ -20,7 +20,7 @@ from elasticdl_agent.processes.environment import base_environment
 from elasticdl_core.errors import ConflictError, UnavailableError
 from elasticdl_core.installation import own_version
 from elasticdl_runtime.backup_files import BackupManifest, BackupWriter, extract, read_manifest
-from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.cluster.paths import KNOWN_FILES, DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, DataLock
 from elasticdl_runtime.database.dump import DumpedTable, dump_rows, empty_schema, load_rows, read_contents
@@ -83,7 +83,6 @@ async def restore(source: Path, directory: DataDirectory, database_url: str, *, 
         ConflictError: the cluster runs, there is something already, or a newer version made the backup.
     """
     manifest = await asyncio.to_thread(read_manifest, source)
-    directory.prepare()
     with _locked(directory):
         async with _database(directory, database_url, locked=True) as url:
             revision, present = await read_contents(url)
@@ -102,6 +101,8 @@ async def restore(source: Path, directory: DataDirectory, database_url: str, *, 
             tell(f"{name}: {count} files")
         if manifest.root:
             note_location(directory, Path(manifest.root))
+        # The database knows the files from now on, and none that are there already.
+        (directory.root / KNOWN_FILES).unlink(missing_ok=True)
         # The queue is made anew from the database; an old one would be ahead of it.
         await asyncio.to_thread(shutil.rmtree, directory.redis, ignore_errors=True)
         directory.prepare()
@@ -128,16 +129,18 @@ async def _load(url: str, source: Path, manifest: BackupManifest) -> None:
 
 @contextmanager
 def _locked(directory: DataDirectory) -> Iterator[None]:
-    """Holds the data directory against a cluster that would come up."""
-    lock = DataLock(directory.lock)
-    if not lock.acquire():
-        raise ConflictError(
-            f"a cluster runs with the data directory {directory.root}", fix="take it down first: `elasticdl down`"
-        )
-    try:
+    """Makes the data directory, and holds it and its run directory against clusters that would come up."""
+    directory.prepare()
+    with ExitStack() as stack:
+        for path, what in ((directory.lock, "data"), (directory.run_lock, "run")):
+            lock = DataLock(path)
+            if not lock.acquire():
+                raise ConflictError(
+                    f"a cluster runs with the {what} directory {path.parent}",
+                    fix="take it down first: `elasticdl down`",
+                )
+            stack.callback(lock.release)
         yield
-    finally:
-        lock.release()
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from elasticdl_agent.cluster.services import HOSTS_VARIABLE, Wiring
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import ConflictError, ElasticDLError
 from elasticdl_core.installation import own_version
-from elasticdl_runtime.cluster.paths import DataDirectory
+from elasticdl_runtime.cluster.paths import RUN_DIR_VARIABLE, DataDirectory
 from elasticdl_runtime.cluster.secrets import derive, ensure_secret_file
 from elasticdl_runtime.cluster.state import ClusterState, ComponentState, DataLock
 from elasticdl_runtime.memory_group import MemoryGroups
@@ -75,15 +75,16 @@ class Supervisor:
         options.check()
         self._options = options
         self._report = report
-        self._directory = DataDirectory(options.data_dir.absolute())
+        self._directory = DataDirectory(options.data_dir)
         self._lock = DataLock(self._directory.lock)
+        self._run_lock = DataLock(self._directory.run_lock)
         self._state = ClusterState(0, 0.0, "", 0, "", "", "")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Brings the cluster up, keeps it up until ``stop`` is set, takes it down.
 
         Raises:
-            ConflictError: a cluster runs with this data directory already, or the port is taken.
+            ConflictError: a cluster runs with this data or run directory already, or the port is taken.
             InvalidInputError: an option cannot work, or the directory cannot be used.
             UnavailableError: a component did not start; what had started is stopped again.
         """
@@ -92,6 +93,7 @@ class Supervisor:
         await self._take_lock()
         async with AsyncExitStack() as stack:
             stack.callback(self._lock.release)
+            self._take_run_directory(stack)
             stack.callback(self._forget)
             up = asyncio.create_task(self._bring_up(stack), name="bring-up")
             stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -128,9 +130,17 @@ class Supervisor:
             fix="run `elasticdl status`; to change its options run `elasticdl down` first",
         )
 
+    def _take_run_directory(self, stack: AsyncExitStack) -> None:
+        if not self._run_lock.acquire():
+            raise ConflictError(
+                f"another cluster has its sockets in {self._directory.run}",
+                fix=f"name another folder with {RUN_DIR_VARIABLE}, or unset it: each cluster has one of its own then",
+            )
+        stack.callback(self._run_lock.release)
+
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         directory, options = self._directory, self._options
-        await asyncio.to_thread(_empty, directory.run)
+        await asyncio.to_thread(_empty, directory.run, directory.run_lock)
         former = await asyncio.to_thread(former_root, directory)
         tls = await asyncio.to_thread(self._certificate)
         port = free_port(options.port, options.host)
@@ -279,9 +289,11 @@ class Supervisor:
         shutil.rmtree(self._directory.run, ignore_errors=True)
 
 
-def _empty(folder: Path) -> None:
-    """Removes what an unclean end left in the run directory."""
+def _empty(folder: Path, lock: Path) -> None:
+    """Removes what an unclean end left in the run directory, but for the lock that is held."""
     for path in folder.iterdir():
+        if path == lock:
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

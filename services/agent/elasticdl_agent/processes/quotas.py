@@ -6,6 +6,7 @@ seconds; between two looks a job can go over them by what it writes in that time
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -104,17 +105,23 @@ class Quotas:
             return OverQuota.of(TOO_MUCH_DISK, used, self._disk_bytes, hidden)
         return OverQuota.of(TOO_MUCH_DISK, used, self._disk_bytes) if used > self._disk_bytes > 0 else None
 
-    def clear_shared_memory(self, uids: range, living: frozenset[int], now: float) -> None:
+    def clear_shared_memory(self, uids: range, now: float) -> None:
         """Removes what users of namespaces, of whose processes none lives, have left in shared memory.
+
+        All processes of the machine are asked: another cluster there may give namespaces of its own the same users.
 
         Args:
             uids: of all namespaces.
-            living: those of which processes live.
             now: the time, in seconds since the epoch.
         """
-        for entry, found in self._shared_files():
-            old = now - found.st_ctime > LEFT_S
-            if found.st_uid in uids and found.st_uid not in living and old:
+        old = [
+            (entry, found)
+            for entry, found in self._shared_files()
+            if found.st_uid in uids and now - found.st_ctime > LEFT_S
+        ]
+        living = _living_users() if old else frozenset()
+        for entry, found in old:
+            if found.st_uid not in living:
                 _log.info("shared memory that nobody uses is freed", file=entry.name, bytes=found.st_blocks * BLOCK)
                 remove_tree(entry)
 
@@ -174,6 +181,15 @@ def _open_files(pid: int) -> list[tuple[str, os.stat_result]]:
         except OSError:
             continue
     return found
+
+
+def _living_users() -> frozenset[int]:
+    """The users that processes of this machine have, or may take up again."""
+    found: set[int] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            found |= set(process.uids())
+    return frozenset(found)
 
 
 def _with_children(pids: Iterable[int]) -> list[int]:

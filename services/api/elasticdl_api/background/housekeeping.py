@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from elasticdl_api.background.known_files import known_since
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.web import telemetry
@@ -91,13 +92,14 @@ class Housekeeping:
         works["code"] = functools.partial(self._clear_folders, "code", CODE_DAYS)
         if settings.keep_logs_days:
             works["logs"] = functools.partial(self._clear_folders, "logs", settings.keep_logs_days)
-        works["stray bundles"] = functools.partial(
-            self._remove_strays, settings.bundles_dir, store.list_bundles, _digest_of
-        )
-        works["stray jobs"] = functools.partial(
-            self._remove_strays, settings.data_dir / "jobs", store.list_jobs, lambda path: path.name
-        )
+        works["strays"] = self._remove_all_strays
         return works
+
+    async def _remove_all_strays(self) -> None:
+        settings, store = self._settings, self._store
+        since = await known_since(settings.data_dir, store)
+        await self._remove_strays(settings.bundles_dir, store.list_bundles, _digest_of, since)
+        await self._remove_strays(settings.data_dir / "jobs", store.list_jobs, lambda path: path.name, since)
 
     async def _remove_files(self, path: Path) -> None:
         """Removes a file or folder by itself: one that cannot be removed is put off, and does not keep the others."""
@@ -156,10 +158,14 @@ class Housekeeping:
         folder: Path,
         known: Callable[[list[str]], Awaitable[frozenset[str]]],
         name_of: Callable[[Path], str],
+        since: float,
     ) -> None:
-        """Removes files that no row knows: left by an end in the wrong moment, or by what was just removed."""
+        """Removes files that no row knows: left by an end in the wrong moment, or by what was just removed.
+
+        What was there before the database knew of such files (``since``) stays.
+        """
         limit = time.time() - STRAY_S
-        old = await asyncio.to_thread(_older_than, folder, limit)
+        old = await asyncio.to_thread(_made_between, folder, since, limit)
         names = {path: name_of(path) for path in old}
         # A name that is no text is no row's.
         present = await known([name for name in names.values() if name.isprintable()]) if names else frozenset()
@@ -198,10 +204,10 @@ def _remove_stray(path: Path, limit: float) -> None:
         raise error
 
 
-def _older_than(folder: Path, limit: float) -> list[Path]:
+def _made_between(folder: Path, since: float, limit: float) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.stat(follow_symlinks=False).st_mtime < limit]
+            return [Path(one.path) for one in entries if since <= one.stat(follow_symlinks=False).st_mtime < limit]
     except OSError:
         return []
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, t
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.store.checkpoint_users import is_begun_with
-from elasticdl_api.store.turns import take_turn
+from elasticdl_api.store.turns import count_turn, take_turn
 from elasticdl_core.job.life import TERMINAL_STATES
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
@@ -194,6 +194,10 @@ class RetentionStore:
     async def take_turn(self, every_s: float) -> bool:
         """Whether this replica is the one that tidies up now: one does, once in so many seconds."""
         return await take_turn(self._database, "housekeeping", every_s)
+
+    async def count_look(self, folder: str) -> int:
+        """The number of looks at a data directory of that name that this database remembers, with this one."""
+        return await count_turn(self._database, f"looks at {folder}")
 
     async def _remove(self, query: Any) -> int:
         async with self._database.transaction() as connection:

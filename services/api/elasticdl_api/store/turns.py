@@ -16,6 +16,22 @@ _TAKE = text(
 )
 
 
+_COUNT = text(
+    "INSERT INTO leadership (name, expires_at) VALUES (:name, now())"
+    " ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at, epoch = leadership.epoch + 1 RETURNING epoch"
+)
+
+
+async def count_turn(database: Database, name: str) -> int:
+    """The number of times that this was asked for under a name, as far as the database remembers.
+
+    Raises:
+        UnavailableError: Postgres does not answer.
+    """
+    async with database.transaction() as connection:
+        return int((await connection.execute(_COUNT, {"name": name})).scalar_one())
+
+
 async def take_turn(database: Database, name: str, every_s: float) -> bool:
     """Whether it is this replica's turn, which it has taken then.
 

@@ -17,6 +17,8 @@ _MOST_OF_TMPDIR = 24
 """Bytes of ``TMPDIR`` that leave room for the paths of jobs' sockets."""
 DATA_DIR_VARIABLE = "ELASTICDL_DATA_DIR"
 RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
+KNOWN_FILES = "known.json"
+"""The file in which the directory counts how often its database was asked for it."""
 
 
 def default_data_dir() -> Path:
@@ -30,10 +32,17 @@ class DataDirectory:
     """Paths of a cluster's data.
 
     Attributes:
-        root: the data directory; absolute.
+        root: the data directory; absolute, and where it really is: what is noted by its path would else be lost, or
+            taken for another cluster's, when a link leads there.
     """
 
     root: Path
+
+    def __post_init__(self) -> None:
+        """Follows links, but none that leads nowhere: what is not mounted is not made."""
+        with contextlib.suppress(OSError):
+            if not any(one.is_symlink() and not one.exists() for one in (self.root, *self.root.parents)):
+                object.__setattr__(self, "root", self.root.resolve())
 
     @property
     def token(self) -> Path:
@@ -59,6 +68,11 @@ class DataDirectory:
     def lock(self) -> Path:
         """Locked by the supervisor for as long as it lives."""
         return self.root / "lock"
+
+    @property
+    def run_lock(self) -> Path:
+        """Locked likewise: a run directory that was named may be named for other data directories, too."""
+        return self.run / "lock"
 
     @property
     def postgres(self) -> Path:
