@@ -12,7 +12,14 @@ import pytest
 from elasticdl.callbacks import GradientClipping
 from tests.differential.data import MINIBATCH, NAMES, table
 from tests.differential.driver import BASE, Bench, Outcome, Row, differences
-from tests.differential.written import keras_modules, keras_situations, torch_modules, torch_situations
+from tests.differential.written import (
+    keras_modules,
+    keras_practices,
+    keras_situations,
+    torch_modules,
+    torch_practices,
+    torch_situations,
+)
 from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [
@@ -23,8 +30,8 @@ pytestmark = [
 ]
 SEED, EPOCHS = BASE["seed"], BASE["num_epochs"]
 CLOSE = 1e-5
-TORCH = {**torch_modules.MODULES, **torch_situations.MODULES}
-KERAS = {**keras_modules.MODULES, **keras_situations.MODULES}
+TORCH = {**torch_modules.MODULES, **torch_situations.MODULES, **torch_practices.MODULES}
+KERAS = {**keras_modules.MODULES, **keras_situations.MODULES, **keras_practices.MODULES}
 WHOLE = {"a_residual_net_with_batch_norm", "spectral_norm", "gradients_clipped_by_hooks"}
 """Those in which parts of a minibatch are not the minibatch: a group computes each as a whole."""
 METADATA = SimpleNamespace(column_names=NAMES)
@@ -46,7 +53,8 @@ def plain_torch(source: str) -> Values:
     module = _defined(source)
     records = [dict(zip(NAMES, record, strict=True)) for record in table()]
     samples = list(module["feed"](iter(records), "training", METADATA))
-    batches = [default_collate(samples[at : at + MINIBATCH]) for at in range(0, len(samples), MINIBATCH)]
+    collate = module.get("collate", default_collate)
+    batches = [collate(samples[at : at + MINIBATCH]) for at in range(0, len(samples), MINIBATCH)]
     torch.manual_seed(SEED)
     model = module["forward"]()
     call = (lambda x: model(**x)) if isinstance(batches[0][0], dict) else model
@@ -54,7 +62,10 @@ def plain_torch(source: str) -> Values:
         with torch.no_grad():
             call(batches[0][0])
     made = module["optimizer"]
-    optimizer = made(model) if made.__code__.co_argcount else made()(model.parameters())
+    given = made(model) if made.__code__.co_argcount else made()
+    make, plan = given if isinstance(given, tuple) else (given, None)
+    optimizer = make if isinstance(make, torch.optim.Optimizer) else make(model.parameters())
+    scheduler = None if plan is None else plan(optimizer)
     clipping = next((one for one in module.get("callbacks", list)() if isinstance(one, GradientClipping)), None)
     schedule = module.get("rate")
     for step, (features, labels) in enumerate(batches * EPOCHS):
@@ -63,9 +74,13 @@ def plain_torch(source: str) -> Values:
                 group["lr"] = schedule(step)
         optimizer.zero_grad()
         module["loss"](labels, call(features)).backward()
-        if clipping is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clipping.max_norm)
+        if clipping is not None and clipping.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clipping.max_norm, clipping.norm_type)
+        if clipping is not None and clipping.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(model.parameters(), clipping.clip_value)
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 

@@ -1,6 +1,7 @@
 """Rounds of parameter servers train the objective of all their records, as the local run of the same records does.
 
-One worker brings all gradients of a round, so both have the same records in each update.
+One worker brings all gradients of a round, so both have the same records in each update. A task has three minibatches
+and an epoch six: rounds go across tasks, and end with the epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tests.differential.zoo import module
 from tests.fakes.frameworks import NEEDS_TORCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
-TWO = {"use_async": False, "grads_to_wait": 2, "num_minibatches_per_task": 2}
+TWO = {"use_async": False, "grads_to_wait": 2}
+FOUR = {"use_async": False, "grads_to_wait": 4}
 IN_TORCH = {**TWO, "export_formats": "safetensors", "embedding_threshold_bytes": 0}
 LOSS = """
 def loss(labels, predictions):
@@ -48,12 +50,42 @@ TORCH_WEIGHED = TORCH.format(other=0.0, loss="squares.sum() / weights.sum()")
 TORCH_SUMMED = TORCH.format(other=0.1, loss="0.01 * squares.sum()")
 
 
-def _torch(name: str, *parts: str) -> object:
-    row = Row(f"torch_{name}", module_of(*parts), "rounds", IN_TORCH, tolerance=1e-5)
+def _torch(name: str, *parts: str, **spec: object) -> object:
+    row = Row(f"torch_{name}", module_of(*parts), "rounds", {**IN_TORCH, **spec}, tolerance=1e-5)
     return pytest.param(row, marks=NEEDS_TORCH)
 
 
+KERAS_NORM = """
+def forward():
+    x = keras.Input((4,), name="x")
+    return keras.Model(x, layers.Dense(1)(layers.BatchNormalization()(layers.Dense(6, activation="tanh")(x))))
+"""
+TORCH_NORM = """
+def forward():
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1), nn.Flatten(0))
+"""
+TORCH_OWN = """
+class Judging(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 1)
+
+    def forward(self, x):
+        found = self.net(x).squeeze(-1)
+        weights = torch.where(x[:, 0] > 0, 10.0, 1.0)
+        return found, (weights * found ** 2).sum() / weights.sum()
+
+
+forward = Judging
+
+
+def loss(labels, predictions):
+    return predictions[1]
+"""
 ROWS = [
+    Row("normalised", module(KERAS_NORM), "rounds", FOUR),
+    _torch("normalised", TORCH_NORM, **FOUR),
+    _torch("own", TORCH_OWN),
     Row("weighed", module(KERAS_WEIGHED), "rounds", TWO),
     Row("summed", module(KERAS_SUMMED), "rounds", TWO),
     _torch("weighed", TABLE, TORCH_WEIGHED),
@@ -140,9 +172,11 @@ REFUSED = [
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
 def test_a_loss_that_no_round_can_make_is_refused(bench: Bench, row: Row) -> None:
-    message, fix = bench.cluster(row, workers=1).error
-    assert "neither a sum nor a mean" in message
-    assert "--grads_to_wait" in fix
+    """By ``--local`` too, which trained it."""
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    assert local.error == servers.error
+    assert "neither a sum nor a mean" in local.error[0]
+    assert "--grads_to_wait" in local.error[1]
 
 
 CLAMPED = [

@@ -35,7 +35,7 @@ from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeErr
 from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import ALL_REDUCE
-from elasticdl_core.job.updates import records_per_update, words_of_updates
+from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
 from elasticdl_core.job.ways import refuse_locally
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.places import is_url, join_place
@@ -283,8 +283,8 @@ class _LocalRun:
         """Says how large updates are, how many an epoch has, and which rows of tables an update moves."""
         spec = self._spec
         where = f"in this process, as by {ALL_REDUCE}" if spec.by_group else "in this process"
-        updates = sum(-(-shard.records // self._records_per_update) for shard in shards)
-        told = words_of_updates(replace(spec, get_model_steps=1), updates, where)
+        spec = replace(spec, get_model_steps=1)  # one process makes one update after the other
+        told = words_of_updates(spec, updates_per_epoch(spec, shards), where)
         self._emit({"event": "started", "message": told})
         if rule_of_rows:
             self._emit({"event": "started", "message": rule_of_rows})
@@ -324,19 +324,31 @@ class _LocalRun:
         self, trainer: LocalSteps, source: MinibatchSource, shards: list[Shard], progress: LocalProgress
     ) -> _Updates:
         step = self._step(trainer, training_metrics(self._framework, self._module, trainer.outputs), progress)
-        return lambda epoch: (
-            functools.partial(step, batch) for batch in self._minibatches(source, shards, epoch, progress)
-        )
+
+        def updates(epoch: int) -> Iterator[Callable[[], None]]:
+            for batch in self._minibatches(source, shards, epoch, progress):
+                yield functools.partial(step, batch)
+            yield trainer.close_round
+
+        return updates
 
     def _step(
         self, trainer: LocalSteps, metrics: Metrics | None, progress: LocalProgress
     ) -> Callable[[Minibatch], None]:
-        """Makes the function that trains on a minibatch, with the job's policy for what is not finite."""
+        """Makes the function that trains on a minibatch, with the job's policy for what is not finite.
+
+        As on parameter servers, so many minibatches that are finite make an update, across tasks, within an epoch.
+        """
         policy, module = NanPolicy(self._spec.on_nan), self._module
+        together = self._spec.grads_to_wait if self._spec.rounds_of_several else 1
+        held, version = 0, trainer.version
 
         def step(batch: Minibatch) -> None:
+            nonlocal held, version
+            held, version = held if version == trainer.version else 0, trainer.version
             with training_step(module, [batch]):
-                made = trainer.train(batch)
+                made = trainer.train(batch, closes=held + 1 == together)
+            held += not made.not_finite
             progress.advance(batch.records, trainer.epoch, trainer.steps, made.loss, trainer.learning_rate)
             if made.not_finite:
                 self._left_out += policy.handle(made.not_finite, batch.where, batch.records, trainer.version)
@@ -400,14 +412,8 @@ class _LocalRun:
                 predicting=spec.type is JobType.PREDICTION,
             )  # fmt: skip
 
-    @property
-    def _records_per_update(self) -> int:
-        """The records of an update: those of a synchronous round of parameter servers are one minibatch here."""
-        return records_per_update(replace(self._spec, get_model_steps=1))
-
     def _source(self, reader: DataReader, mode: Mode) -> MinibatchSource:
-        size = self._records_per_update if mode is Mode.TRAINING else self._spec.minibatch_size
-        return self._framework.make_source(reader, self._module, str(mode), size)
+        return self._framework.make_source(reader, self._module, str(mode), self._spec.minibatch_size)
 
     def _trainer(self, source: MinibatchSource) -> LocalSteps:
         spec = self._spec

@@ -323,8 +323,16 @@ class LocalSteps(Protocol):
     def learning_rate(self) -> float | None:
         """The rate of the latest step; None where nothing is trained."""
 
-    def train(self, batch: Minibatch) -> LocalStep:
-        """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
+    def train(self, batch: Minibatch, *, closes: bool = True) -> LocalStep:
+        """Updates the model by a minibatch, unless its loss or a gradient is not finite: then it changes nothing.
+
+        Args:
+            batch: the minibatch.
+            closes: whether it is the last one of an update.
+        """
+
+    def close_round(self) -> None:
+        """Makes the update of the minibatches since the last one."""
 
     def predict(self, features: Tensors) -> Tensors:
         """The model's outputs, in inference mode."""

@@ -109,9 +109,7 @@ class TensorFlowFramework:
             local=local,
             keeps_predictions=preparation.keeps_predictions,
         )
-        if trains and spec.rounds_of_several:
-            with module.guard("the loss"):
-                on_first_rows(source.first, programs.measure_denominators)
+        _measure_denominators(preparation, source, programs)
         dense, tables = model.dense_specs(optimizer), model.table_specs(optimizer)
         _check_exportable(model, preparation.formats)
         if translated is not None:
@@ -128,6 +126,7 @@ class TensorFlowFramework:
         optimizer = check_optimizer(_optimizer_of(module, needed=True)) if trains else None
         model = build_model(module, source.features_spec, _whole(spec, trains))
         programs = Programs(model, aligned_loss(module), source.labels_spec, eager=spec.eager)
+        _measure_denominators(preparation, source, programs)
         translated = None if optimizer is None else translate(optimizer, preparation.callbacks, module.guard)
         rule = rule_of_rows(spec, [*model.tables, *model.registry.closed], translated.spec if translated else None)
         trainer = LocalModel(
@@ -223,6 +222,13 @@ def _local_updates(
     rate = translated.spec.params["learning_rate"] if translated.learning_rate is not None else None
     # An instance of its own: the other one says what the parameter servers do.
     return LocalUpdates(model, check_optimizer(_optimizer_of(module, needed=True)), rate)
+
+
+def _measure_denominators(preparation: Preparation, source: TypedSource, programs: Programs) -> None:
+    """Finds what denominator the loss has, where an update is of several minibatches."""
+    if preparation.spec.rounds_of_several:
+        with preparation.module.guard("the loss"):
+            on_first_rows(source.first, programs.measure_denominators)
 
 
 def _check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:

@@ -31,11 +31,11 @@ from elasticdl_worker.trainers.framework import (
     TrainedReplica,
     training_metrics,
 )
-from elasticdl_worker.trainers.loss_denominators import on_first_rows
-from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, on_first_rows
+from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.row_rules import rule_of_rows
-from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory
+from elasticdl_worker.trainers.torch.device import find_device, give_the_same_bits, limit_memory, place
 from elasticdl_worker.trainers.torch.input.columns import TorchColumnPipeline
 from elasticdl_worker.trainers.torch.input.pipeline import TorchInputPipeline
 from elasticdl_worker.trainers.torch.layer_prints import print_layer_outputs
@@ -52,7 +52,9 @@ from elasticdl_worker.trainers.torch.model.optimizers import (
     translate,
 )
 from elasticdl_worker.trainers.torch.model.state_rules import learn_rules
+from elasticdl_worker.trainers.torch.model.trials import generators_kept
 from elasticdl_worker.trainers.torch.nested import leaves
+from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
 from elasticdl_worker.trainers.torch.step.group_updates import TorchGroupUpdates
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, StepOptions, TorchPrograms
@@ -145,11 +147,12 @@ class TorchFramework:
         from elasticdl_worker.trainers.torch.export.checkpoint import TorchLocalModel
         from elasticdl_worker.trainers.torch.replica.memory import choose_memory
 
+        spec = preparation.spec
         model, sample = _built(preparation)
         model.materialise()
         self._place(model, sample, preparation)
         # Nothing is added up here, as by a member that is alone; which devices can be is the same.
-        choose_memory(preparation.spec.collective, model.device)
+        choose_memory(spec.collective, model.device)
         made = _optimizer(preparation, model)
         if made is not None:
             model.keep_untrained(made.untrained)
@@ -158,15 +161,17 @@ class TorchFramework:
         rule = ""
         if made is not None and tables:
             plan = translate(made, preparation.callbacks, preparation.module.guard)
-            rule = rule_of_rows(preparation.spec, tables, plan.spec)
+            rule = rule_of_rows(spec, tables, plan.spec)
+        local_tables = TorchLocalTables(model.tables, model.placeholders)
         trainer = TorchLocalModel(
             model,
             forward,
-            TorchLocalTables(model.tables, model.placeholders),
+            local_tables,
             made,
             preparation.callbacks,
             preparation.module.guard,
-            touched_rows=bool(rule) and not preparation.spec.by_group,
+            touched_rows=bool(rule) and not spec.by_group,
+            denominators=_round_denominators(preparation, model, forward, local_tables),
         )
         trainer.sample = sample
         trainer.rule_of_rows = rule
@@ -254,6 +259,29 @@ def _options(preparation: Preparation, clipping: GradientClipping | None) -> Ste
         aligned=module.feed is None,
         clipping=clipping,
     )
+
+
+def _round_denominators(
+    preparation: Preparation, model: BuiltModel, forward: ForwardPass, tables: TorchLocalTables
+) -> TorchDenominators | None:
+    """Sees by the first records what denominator the loss has, where an update is of several minibatches."""
+    if not preparation.spec.rounds_of_several:
+        return None
+    first = cast(TorchInputPipeline, preparation.source).first
+    device = model.device
+
+    def outputs(few: Minibatch) -> Tensors:
+        return forward.try_out(few.features, tables)
+
+    def measure(few: Minibatch) -> TorchDenominators:
+        close = CLOSE_OF_HALF if preparation.spec.autocast == "bfloat16" else CLOSE
+        whole = not (model.tables or model.closed)
+        made = forward.denominators(few, first, outputs, close, whole=whole)
+        forward.require_straight_backward(few.features, place(few.labels, device), tables)
+        return made
+
+    with generators_kept(model.net, model.roots, device):
+        return on_first_rows(first, measure)
 
 
 def _choose_threads(model: BuiltModel, sample: Tensors, spec: JobSpec) -> None:

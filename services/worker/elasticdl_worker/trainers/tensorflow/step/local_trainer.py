@@ -23,6 +23,8 @@ from elasticdl_worker.trainers.tensorflow.model.optimizers import (
     rebuild_optimizer,
     with_rate,
 )
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
+from elasticdl_worker.trainers.tensorflow.step.local_rounds import KerasLocalRound, RoundPart
 from elasticdl_worker.trainers.tensorflow.step.local_tables import LocalTables
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs, sum_duplicates
 from elasticdl_worker.trainers.tensorflow.step.touched_rows import TouchedRows
@@ -38,6 +40,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
 )
 
 _Step = Callable[[Features, Labels, Inverse], tuple[Tensor, Tensor, Predictions]]
+_Part = Callable[[Features, Labels, Inverse], RoundPart]
 _Forward = Callable[[Features, Inverse], Predictions]
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -88,6 +91,10 @@ class LocalTrainer:
         self._touches = touched_rows
         self._touched: TouchedRows | None = None
         self._step: _Step | None = None
+        self._part: _Part | None = None
+        self._round = KerasLocalRound(model.merging)
+        self._used: list[int] = []
+        self._keeps: dict[str, float] = {}
         self._forward: _Forward | None = None
         if self._optimizer is not None:
             model.constraints()
@@ -97,8 +104,13 @@ class LocalTrainer:
             build_optimizer(self._optimizer, self._trained())
             self._watch_rows(self._optimizer)
 
-    def train(self, batch: Minibatch) -> LocalStep:
-        """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
+    def train(self, batch: Minibatch, *, closes: bool = True) -> LocalStep:
+        """Updates the model by a minibatch, unless its loss or a gradient is not finite: then it changes nothing.
+
+        Args:
+            batch: the minibatch.
+            closes: whether it is the last one of an update.
+        """
         lookups = self._programs.collect(batch.features, training=True)
         indices, grown = self.tables.place(lookups)
         if grown:
@@ -106,6 +118,8 @@ class LocalTrainer:
         if self._schedule is not None and self._optimizer is not None:
             name = optimizer_name(self._optimizer).lower()
             self._optimizer.learning_rate = checked_rate(self._schedule(self.version, self.epoch), self.version, name)
+        if self._programs.denominators is not None:
+            return self._train_in_round(batch, indices, self._programs.denominators, closes=closes)
         if self._step is None:
             self._step = self._compiled(self._step_now, indices, labels=True)
         with self._programs.explaining(batch.features):
@@ -114,9 +128,41 @@ class LocalTrainer:
         if number < 0:
             self.steps += 1
             return LocalStep(float(loss), predictions=predictions)
-        if not number:
-            return LocalStep(float(loss), f"the loss is {float(loss)}")
-        return LocalStep(float(loss), describe_bad_gradient(self._sources[number - 1], float(loss)))
+        return self._not_finite(number, float(loss))
+
+    def _train_in_round(
+        self, batch: Minibatch, indices: Inverse, denominators: KerasDenominators, *, closes: bool
+    ) -> LocalStep:
+        if self._part is None:
+            self._part = self._compiled(self._part_now, indices, labels=True)
+        before = self.model.merging.read_values()
+        with self._programs.explaining(batch.features):
+            part = self._part(batch.features, batch.labels, indices)
+        loss, number = float(part.loss), int(part.bad)
+        weight = denominators.of(part.measured, batch.records, batch.labels, part.predictions)
+        if number >= 0 and weight:
+            for variable, value in zip(self.model.merging.variables.values(), before, strict=True):
+                variable.assign(value)
+            return self._not_finite(number, loss)
+        self._round.add(batch.records, weight, part, before, self._keeps)
+        if closes:
+            self.close_round()
+        return LocalStep(loss if weight else 0.0, predictions=part.predictions)
+
+    def close_round(self) -> None:
+        """Makes the update of the minibatches since the last one."""
+        if not self._round.is_open:
+            return
+        denominators, trained = self._programs.denominators, self._trained()
+        assert denominators is not None
+        variables = [trained[at] for at in self._used]
+        gradients = self._round.close([raw_variable(one) for one in variables], adds=denominators.adds)
+        self._apply(list(zip(gradients, variables, strict=True)))
+        self.steps += 1
+
+    def _not_finite(self, number: int, loss: float) -> LocalStep:
+        what = f"the loss is {loss}" if not number else describe_bad_gradient(self._sources[number - 1], loss)
+        return LocalStep(loss, what)
 
     @property
     def optimizer(self) -> KerasOptimizer | None:
@@ -169,22 +215,11 @@ class LocalTrainer:
     def _step_now(self, features: Features, labels: Labels, indices: Inverse) -> tuple[Tensor, Tensor, Predictions]:
         """Loss, which of it and the gradients is not finite (-1 for none, 0 for the loss), and predictions."""
         before = [tf.identity(variable) for variable in self.model.state.values()]
-        with tf.GradientTape() as tape:
-            scope = RowsScope(self.tables.rows(), indices) if indices else None
-            loss, predictions = self._programs.compute(features, labels, scope)
-        trained = self._trained()
-        gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
-        pairs = [(sum_duplicates(g), v) for g, v in zip(gradients, trained, strict=True) if g is not None]
-        self._sources = [variable.name for _, variable in pairs]
-        values = [loss, *(g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs)]
-        finite = tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
-
-        optimizer = self._optimizer
-        assert optimizer is not None
+        loss, predictions, pairs = self._computed(features, labels, indices)
+        finite = _finite(loss, pairs)
 
         def apply() -> Tensor:
-            with self._touched.updating(pairs) if self._touched is not None else nullcontext():
-                optimizer.apply_gradients(pairs)
+            self._apply(pairs)
             return tf.constant(-1, tf.int64)
 
         def undo() -> Tensor:
@@ -193,6 +228,38 @@ class LocalTrainer:
             return tf.argmin(tf.cast(finite, tf.int32))
 
         return loss, tf.cond(tf.reduce_all(finite), apply, undo), predictions
+
+    def _part_now(self, features: Features, labels: Labels, indices: Inverse) -> RoundPart:
+        """A minibatch of an update that has others as well."""
+        merging, denominators = self.model.merging, self._programs.denominators
+        assert denominators is not None
+        before = merging.read_values()
+        with merging.count_updates() as keeps:
+            loss, predictions, pairs = self._computed(features, labels, indices)
+            self._keeps = keeps()
+        finite = _finite(loss, pairs)
+        bad = tf.where(tf.reduce_all(finite), tf.constant(-1, tf.int64), tf.argmin(tf.cast(finite, tf.int32)))
+        measured, (added, _) = denominators.measure(labels, predictions), merging.compute_changes(before, self._keeps)
+        return RoundPart(loss, bad, predictions, [gradient for gradient, _ in pairs], measured, added)
+
+    def _computed(
+        self, features: Features, labels: Labels, indices: Inverse
+    ) -> tuple[Tensor, Predictions, list[tuple[Tensor, KerasVariable]]]:
+        """Loss and predictions, and the gradient of each variable that has one."""
+        with tf.GradientTape() as tape:
+            scope = RowsScope(self.tables.rows(), indices) if indices else None
+            loss, predictions = self._programs.compute(features, labels, scope)
+        trained = self._trained()
+        gradients = tape.gradient(loss, [raw_variable(variable) for variable in trained])
+        self._used = [at for at, gradient in enumerate(gradients) if gradient is not None]
+        self._sources = [trained[at].name for at in self._used]
+        return loss, predictions, [(sum_duplicates(gradients[at]), trained[at]) for at in self._used]
+
+    def _apply(self, pairs: Sequence[tuple[Tensor, KerasVariable]]) -> None:
+        optimizer = self._optimizer
+        assert optimizer is not None
+        with self._touched.updating(pairs) if self._touched is not None else nullcontext():
+            optimizer.apply_gradients(pairs)
 
     def _forward_now(self, features: Features, indices: Inverse) -> Predictions:
         scope = RowsScope(self.tables.rows(), indices) if indices else None
@@ -205,7 +272,7 @@ class LocalTrainer:
 
     def rebuild(self) -> None:
         """Makes the optimizer and the compiled functions anew around larger tables, keeping the slots."""
-        self._step = self._forward = None
+        self._step = self._part = self._forward = None
         if self._optimizer is None:
             return
         old = self._optimizer
@@ -226,6 +293,11 @@ class LocalTrainer:
         closed = [self.model.registry.in_graph[name].weights[0] for name in self.model.registry.closed]
         tables = [*closed, *self.tables.variables]
         self._touched = TouchedRows(optimizer, self._trained(), tables) if tables else None
+
+
+def _finite(loss: Tensor, pairs: Sequence[tuple[Tensor, KerasVariable]]) -> Tensor:
+    values = [loss, *(g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs)]
+    return tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
 def _variables(optimizer: KerasOptimizer) -> list[KerasVariable]:

@@ -162,6 +162,11 @@ class Programs:
         with self.explaining(features):
             return self._forwards[False](features, _tensors(rows), lookups.inverse)
 
+    @property
+    def denominators(self) -> KerasDenominators | None:
+        """Those that ``measure_denominators`` has found."""
+        return self._denominators
+
     def measure_denominators(self, first: Minibatch) -> None:
         """Finds by the first records what denominator the loss has: rounds of several minibatches go by it.
 

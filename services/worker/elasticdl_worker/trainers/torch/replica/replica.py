@@ -201,11 +201,9 @@ class TorchReplica:
                 self._randomness.seeded(step_seed(step, microbatch, self._seed)),
                 training_step(self._module, [batch]),
             ):
-                denominators = self._denominators
-                before_loss = None if denominators is None else denominators.keep
-                if denominators is not None and denominators.takes_features:
-                    denominators.keep(*place((batch.labels, batch.features), self._model.device))
-                    before_loss = None
+                denominators, before_loss = self._denominators, None
+                if denominators is not None:
+                    before_loss = denominators.keeping(batch.labels, batch.features)
                 loss, predictions = forward.train(batch.features, batch.labels, None, before_loss)
                 weight = float(rows) if denominators is None else denominators.of(rows, float(loss.detach()))
                 self._in_backward.weight = weight

@@ -22,6 +22,7 @@ from elasticdl_worker.trainers.loss_denominators import (
     unmeasured,
 )
 from elasticdl_worker.trainers.minibatch import Tensors
+from elasticdl_worker.trainers.torch.device import place
 from elasticdl_worker.trainers.torch.model.trials import trial_of
 from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 from elasticdl_worker.trainers.torch.step.batch_axes import Axes, as_they_were, records_first
@@ -119,10 +120,17 @@ class TorchDenominators:
                 found.append(reference.denominator(anchor.join(labels, given, rows), rows, math.nan, self._close))
         return found
 
-    @property
-    def takes_features(self) -> bool:
-        """Whether features of a part are to be kept in place of predictions."""
-        return self._copy is not None
+    def keeping(self, labels: Tensors, features: Tensors) -> Callable[[Tensors, Tensors], None] | None:
+        """Keeps labels and features of a part where these show the denominator; else what to tell the outputs.
+
+        Args:
+            labels: of the part.
+            features: of the part.
+        """
+        if self._copy is None:
+            return self.keep
+        self.keep(*place((labels, features), self._copy.device))
+        return None
 
     def keep(self, labels: Tensors, predictions: Tensors) -> None:
         """Keeps labels and predictions of a part as they are before its loss is computed."""
@@ -241,6 +249,9 @@ class LossOfCopy:
         loss_of: of a model, labels and features, a scalar.
         axes: along which labels and features have their records, which come first here.
 
+    Attributes:
+        device: where it computes.
+
     Raises:
         UserCodeError: the model cannot be copied.
     """
@@ -258,6 +269,7 @@ class LossOfCopy:
         for module in trial.modules():
             module.train(not type(module).__module__.startswith("torch.nn."))
         self._trial, self._loss_of, self._axes = trial, loss_of, axes
+        self.device = next(trial.parameters()).device
         self._parameters = [one for one in trial.parameters() if one.requires_grad]
         self._wide: bool | None = None  # not known yet
 

@@ -19,6 +19,8 @@ from elasticdl_worker.trainers.torch.model.build import BuiltModel
 from elasticdl_worker.trainers.torch.model.optimizers import MadeOptimizer, clipping_of, rates_of, set_rates
 from elasticdl_worker.trainers.torch.model.own_changes import OwnChanges
 from elasticdl_worker.trainers.torch.nested import map_tensors
+from elasticdl_worker.trainers.torch.step.denominators import TorchDenominators
+from elasticdl_worker.trainers.torch.step.local_rounds import TorchLocalRound
 from elasticdl_worker.trainers.torch.step.local_tables import TorchLocalTables
 from elasticdl_worker.trainers.torch.step.programs import ForwardPass, clip
 from elasticdl_worker.trainers.torch.step.touched_rows import TorchTouchedRows
@@ -34,7 +36,8 @@ class TorchLocalTrainer:
         made: the user's optimizer; None where nothing is trained.
         callbacks: of the module.
         guard: what the user's schedule runs in.
-        touched_rows: whether an update leaves the rows of tables alone that the minibatch does not have.
+        touched_rows: whether an update leaves the rows of tables alone that its minibatches do not have.
+        denominators: of the loss, where several minibatches make an update; else None.
 
     Attributes:
         steps: number of updates so far.
@@ -52,6 +55,7 @@ class TorchLocalTrainer:
         guard: Callable[[str], Any],
         *,
         touched_rows: bool = False,
+        denominators: TorchDenominators | None = None,
     ) -> None:
         self.steps = 0
         self.epoch = 0
@@ -65,6 +69,7 @@ class TorchLocalTrainer:
         tables.use(self._optimizer)
         self._own_changes = OwnChanges(model)
         self._touched = TorchTouchedRows(model, tables) if touched_rows else None
+        self._round = None if denominators is None else TorchLocalRound(model, tables, denominators)
 
     @property
     def outputs(self) -> Outputs:
@@ -81,9 +86,14 @@ class TorchLocalTrainer:
         """The rate of the latest step; None where nothing is trained."""
         return None if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
 
-    def train(self, batch: Minibatch) -> LocalStep:
-        """Updates the model by one minibatch, unless its loss or a gradient is not finite: then nothing changes."""
-        optimizer = self._optimizer
+    def train(self, batch: Minibatch, *, closes: bool = True) -> LocalStep:
+        """Updates the model by a minibatch, unless its loss or a gradient is not finite: then it changes nothing.
+
+        Args:
+            batch: the minibatch.
+            closes: whether it is the last one of an update.
+        """
+        optimizer, held = self._optimizer, self._round
         assert optimizer is not None
         if self._rates is not None:
             rates = self._rates(self.version, self.epoch)
@@ -92,25 +102,44 @@ class TorchLocalTrainer:
         before = self.model.merging.read()
         optimizer.zero_grad(set_to_none=True)
         self._own_changes.begin()
+        if self._touched is not None and (held is None or not held.is_open):
+            self._touched.begin()
         with self._touched.noting() if self._touched is not None else nullcontext():
-            loss, predictions = self._forward.train(batch.features, batch.labels, self.tables)
+            before_loss = None if held is None else held.keeping(batch)
+            loss, predictions = self._forward.train(batch.features, batch.labels, self.tables, before_loss)
             with finding_rows(self.tables):  # a part that is checkpointed runs once more
                 run_backward(loss)
         self._own_changes.check(loss)
         predictions = map_tensors(torch.Tensor.detach, predictions)
         value = float(loss.detach())
-        bad = self._not_finite(value)
+        weight = None if held is None else held.weigh(batch.records, value)
+        bad = "" if weight == 0.0 else self._not_finite(value)
         if bad:
             self.model.merging.restore(before)
             optimizer.zero_grad(set_to_none=True)
             return LocalStep(value, bad, predictions)
+        if held is None or weight is None:
+            self._update(optimizer)
+        else:
+            held.add(batch.records, weight, before)
+            if closes:
+                self.close_round()
+        return LocalStep(value if weight != 0.0 else 0.0, predictions=predictions)
+
+    def close_round(self) -> None:
+        """Makes the update of the minibatches since the last one."""
+        if self._round is not None and self._round.is_open:
+            assert self._optimizer is not None
+            self._round.close()
+            self._update(self._optimizer)
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
         clip(self._clipping, [grad for _, grad in self._gradients()])
         if self._touched is None:
             optimizer.step()
         else:
             self._touched.step(optimizer)
         self.steps += 1
-        return LocalStep(value, predictions=predictions)
 
     def predict(self, features: Tensors) -> Tensors:
         """The model's outputs, in inference mode."""

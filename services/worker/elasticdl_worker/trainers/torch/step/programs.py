@@ -343,7 +343,7 @@ class TorchPrograms:
                 parameter.grad = None
             self._own_changes.begin()
             scope = TorchRowsScope(tables, inverse[number])
-            before_loss = None if self._denominators is None else self._denominators.keep
+            before_loss = None if self._denominators is None else self._denominators.keeping(labels, features)
             loss, outputs = self._forward.train(features, labels, scope, before_loss)
             if self._keeps_predictions:
                 predictions.append(map_tensors(torch.Tensor.detach, outputs))
@@ -408,7 +408,8 @@ class TorchPrograms:
         trial = _Trial(self._model)
         close = CLOSE_OF_HALF if self._options.autocast else CLOSE
         try:
-            self._denominators = self._forward.denominators(first, look, outputs, close, whole=False)
+            whole = not self._model.tables
+            self._denominators = self._forward.denominators(first, look, outputs, close, whole=whole)
         finally:
             trial.undo()
 

@@ -29,15 +29,17 @@ class TorchTouchedRows:
         self._layers = {name: model.registry.layers[name] for name in model.closed}
         self._asked: dict[str, list[torch.Tensor]] = {name: [] for name in self._layers}
 
+    def begin(self) -> None:
+        """Begins an update: nothing was looked up."""
+        for asked in [*self._asked.values(), *(table.asked for table in self._tables.tables.values())]:
+            asked.clear()
+
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """A context in which the model runs forward and backward on the next minibatch."""
+        """A context in which the model runs forward and backward on the update's next minibatch."""
         for name, layers in self._layers.items():
-            self._asked[name].clear()
             for layer in layers:
                 layer.elasticdl_asked = self._asked[name]  # type: ignore[assignment]
-        for table in self._tables.tables.values():
-            table.asked.clear()
         self._tables.notes = True
         try:
             yield
