@@ -341,31 +341,6 @@ def optimizer(model):
     others = [one for name, one in model.named_parameters() if not name.endswith("weight")]
     return optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=0.01)
 """,
-    "sixty_four_bits": """
-class Precise(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-
-    def forward(self, x):
-        return self.net(x.double()).float()
-
-
-forward = Precise
-""",
-    "complex_weights": """
-class Spectral(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, dtype=torch.cfloat))
-        self.last = nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.last(torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=4))
-
-
-forward = Spectral
-""",
     "bags_of_other_lengths": """
 def feed(dataset, mode, metadata):
     for record in dataset:
@@ -390,5 +365,32 @@ class Bags(nn.Module):
 
 
 forward = Bags
+""",
+}
+REFUSED = {
+    "sixty_four_bits": """
+class Precise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+
+    def forward(self, x):
+        return self.net(x.double()).float()
+
+
+forward = Precise
+""",
+    "complex_weights": """
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, dtype=torch.cfloat))
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=4))
+
+
+forward = Spectral
 """,
 }

@@ -134,9 +134,64 @@ def test_a_loss_may_take_no_labels() -> None:
 def test_a_loss_that_parts_cannot_make_is_refused_before_the_first_update(loss: str, job: Any) -> None:
     regularised = {"model_params": {"decay": "l2"}} if loss == "added" else {}
     spec = job(loss=loss, **regularised)
-    with pytest.raises(UserCodeError, match="neither a sum nor a mean") as refused:
+    with pytest.raises(
+        UserCodeError, match="no sum over records" if regularised else "neither a sum nor a"
+    ) as refused:
         replica_of(spec)
     assert "--microbatches 1" in refused.value.fix
+
+
+ADDING = (
+    MODEL.replace("return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))", "return Adding(inputs, x)")
+    + """
+def Adding(inputs, x):
+    class Layer(tf.keras.layers.Layer):
+        def call(self, x, training=False):
+            if training or not ONLY:
+                self.add_loss(0.1 * ADDED)
+            return x
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1)(Layer()(x)))
+"""
+)
+SUM, MEAN, ROOT = (
+    "tf.reduce_sum(tf.square(x))",
+    "tf.reduce_mean(tf.abs(x))",
+    "tf.sqrt(tf.reduce_mean(tf.square(x)))",
+)
+
+
+@pytest.mark.parametrize("only", ["False", "True"])
+@pytest.mark.parametrize(("loss", "added"), [("squares", MEAN), ("added", SUM)])
+def test_what_a_model_adds_trains_in_parts_as_a_whole(loss: str, added: str, only: str, job: Any) -> None:
+    """A sum beside a sum was refused."""
+    spec = job(ADDING.replace("ADDED", added).replace("ONLY", only), loss=loss)
+    replica = replica_of(spec)
+    net, module = replica.model.keras_model, replica._module
+    batch = replica.read(task_of(spec), 0, 2 * MICROBATCH).content
+    with tf.GradientTape() as tape:
+        whole = tf.reduce_mean(module.loss(batch.labels, net(batch.features, training=True))) + net.losses[0]
+    gradients = tape.gradient(whole, net.trainable_variables)
+    wanted = [
+        (one - 0.1 * gradient).numpy() for one, gradient in zip(net.trainable_variables, gradients, strict=True)
+    ]
+    make_step([replica], spec, 0, microbatches=2)
+    for variable, value in zip(net.trainable_variables, wanted, strict=True):
+        np.testing.assert_allclose(variable.numpy(), value, atol=2e-6, err_msg=variable.name)
+
+
+@pytest.mark.parametrize("only", ["False", "True"])
+@pytest.mark.parametrize(
+    ("loss", "added"), [("squares", SUM), ("squares", ROOT), ("added", MEAN)], ids=["sum", "root", "mean"]
+)
+def test_what_a_model_adds_otherwise_than_the_loss_is_refused_in_parts(
+    loss: str, added: str, only: str, job: Any
+) -> None:
+    """All but the mean trained another objective than one process, and said nothing."""
+    spec = job(ADDING.replace("ADDED", added).replace("ONLY", only), loss=loss)
+    with pytest.raises(UserCodeError, match="adds to the loss") as refused:
+        replica_of(spec)
+    assert "--microbatches 1" in refused.value.fix
+    replica_of(dataclasses.replace(spec, microbatches=1))
 
 
 BENT = (

@@ -120,7 +120,8 @@ class KerasReplica:
                 denominators=self._denominators,
             )
         if self._denominators is not None:
-            self._denominators.check_added(model.keras_model)
+            if self._denominators.note_added(model.keras_model):
+                on_first_rows(self._source.first, self._require_alike_terms)
             if self._steps.has_own_gradients:
                 on_first_rows(self._source.first, self._require_straight_backward)
         self._rate = float(translated.spec.params["learning_rate"])
@@ -306,6 +307,11 @@ class KerasReplica:
                 return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
 
         return on_first_rows(self._source.first, measure)
+
+    def _require_alike_terms(self, first: Minibatch) -> None:
+        assert self._denominators is not None
+        with training_step(self._module, [first]):
+            self._programs.require_alike_terms(first, self._denominators)
 
     def _require_straight_backward(self, first: Minibatch) -> None:
         held = [*self._steps.generators, *map(raw_variable, self._model.keras_model.variables)]

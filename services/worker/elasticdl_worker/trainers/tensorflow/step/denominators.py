@@ -77,17 +77,19 @@ class KerasDenominators:
         """Whether the loss is a sum over records: then gradients of parts add up as they are."""
         return self._reference.is_sum
 
-    def check_added(self, net: KerasModel) -> None:
-        """Refuses what a model that was just called adds to a sum, which each part would add again.
+    @property
+    def close(self) -> float:
+        """How far values may be off by rounding, as part of them."""
+        return self._close
 
-        What it computes of a minibatch is a mean over rows, which a mean by weights does not go together with.
+    def note_added(self, net: KerasModel) -> bool:
+        """Notes whether a model that was just called in training adds what it computes of records to its loss.
 
-        Raises:
-            UserCodeError: the loss is a sum, and the model adds to it.
+        Returns:
+            Whether that is to be compared with the loss (``added_losses``); to sums regularisers are added, too.
         """
         self._adds_by_batch = any(getattr(layer, "_losses", None) for layer in net._flatten_layers())
-        if self.adds and net.losses:
-            raise no_ratio("a sum over records, to which the model adds others (regularisers, add_loss)")
+        return self._adds_by_batch or (self.adds and bool(net.losses))
 
     def measure(self, labels: Labels, predictions: Predictions) -> Tensor:
         """The loss of a part, and with the reference: value, share and bend; to be called while tracing.

@@ -23,11 +23,12 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, Ran
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
+from elasticdl_worker.trainers.tensorflow.step.added_losses import check_added, part_of
 from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
-from elasticdl_worker.trainers.tensorflow.step.straight_backward import require_straight_backward
+from elasticdl_worker.trainers.tensorflow.step.straight_backward import require_straight_backward, variables_kept
 from elasticdl_worker.trainers.tensorflow.step.xla import ChosenStep, StepFunction, StepOutputs, XlaStep
 from elasticdl_worker.trainers.tensorflow.types import (
     Array,
@@ -179,7 +180,6 @@ class Programs:
             scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
             predictions = self.infer(first.features, scope)
             made = KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
-        made.check_added(self.model.keras_model)
 
         def loss() -> Tensor:
             scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
@@ -188,7 +188,33 @@ class Programs:
         with self.explaining(first.features):
             held = [raw_variable(one) for one in self.model.keras_model.variables]
             require_straight_backward(loss, self.model.trainable, held)
+        if made.note_added(self.model.keras_model):
+            self.require_alike_terms(first, made)
         self._denominators, self._keeps_predictions = made, True
+
+    def require_alike_terms(self, first: Minibatch, denominators: KerasDenominators) -> None:
+        """Refuses what the model adds to the loss of some records, if it is otherwise over records than the loss.
+
+        Raises:
+            UserCodeError: parts of an update would train another objective.
+        """
+        whole = self.collect(first.features, training=False)
+        places = {table: {one: at for at, one in enumerate(ids.tolist())} for table, ids in whole.unique.items()}
+        rows = any_rows({table: (len(ids), self.model.tables[table].dim) for table, ids in places.items()})
+        held = [raw_variable(one) for one in self.model.keras_model.variables]
+
+        def terms(start: int, end: int, training: bool) -> NDArray[np.float64]:
+            features = part_of(first.features, start, end)
+            found = self.collect(features, training=False)
+            own = {
+                table: rows[table][[places[table][one] for one in ids.tolist()]]
+                for table, ids in found.unique.items()
+            }
+            with variables_kept(held), self.explaining(features):
+                self.call(features, RowsScope(_tensors(own), found.inverse) if own else None, training=training)
+                return np.array([float(tf.reduce_sum(one)) for one in self.model.keras_model.losses])
+
+        check_added(terms, first.records, sums=denominators.adds, close=denominators.close)
 
     def _denominator(self, measured: Tensor, labels: Labels, predictions: Predictions) -> Callable[[int], float]:
         denominators = self._denominators
