@@ -1,4 +1,4 @@
-"""What a Keras model adds to its loss (``add_loss``, regularisers): whether parts of an update can compute it."""
+"""Terms that a Keras model adds to its loss (``add_loss``, regularisers): whether parts can compute them."""
 
 from __future__ import annotations
 

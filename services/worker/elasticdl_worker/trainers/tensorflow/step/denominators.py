@@ -79,7 +79,7 @@ class KerasDenominators:
 
     @property
     def close(self) -> float:
-        """How far values may be off by rounding, as part of them."""
+        """The part by which values may be off by rounding."""
         return self._close
 
     def note_added(self, net: KerasModel) -> bool:

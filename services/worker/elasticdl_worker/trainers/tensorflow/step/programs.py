@@ -165,7 +165,7 @@ class Programs:
 
     @property
     def denominators(self) -> KerasDenominators | None:
-        """Those that ``measure_denominators`` has found."""
+        """The denominators that ``measure_denominators`` has found; None before."""
         return self._denominators
 
     def measure_denominators(self, first: Minibatch) -> None:
