@@ -393,7 +393,7 @@ class World:
             return
         self.exit(process, -15, "terminated")
 
-    def exit(self, process: ProcessId, code: int, reason: str = "") -> None:
+    def exit(self, process: ProcessId, code: int | None, reason: str = "") -> None:
         status = self.statuses.get(process)
         if status is None or status.state is ProcessState.EXITED:
             return

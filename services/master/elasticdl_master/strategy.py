@@ -112,19 +112,21 @@ class StrategyChooser:
         while not servicer.sight.done():
             if not self._is_wanted():
                 return None
+            state = await self._state_of(process)
+            if state is ProcessState.PENDING:
+                end = loop.time() + _PATIENCE_S  # it waits for room, a node or an image
             if loop.time() > end:
                 return ModelSight(fault=f"the worker that looks at it takes more than {_PATIENCE_S:.0f} s")
-            if await self._is_gone(process) and not servicer.sight.done():
+            if state is ProcessState.EXITED and not servicer.sight.done():
                 return ModelSight(fault="the worker that looked at it ended before it could say what it saw")
             await asyncio.wait({servicer.sight}, timeout=_LOOK_S)
         return servicer.sight.result()
 
-    async def _is_gone(self, process: ProcessId) -> bool:
+    async def _state_of(self, process: ProcessId) -> ProcessState:
         try:
-            state = await self._processes.state_of(process)
+            return await self._processes.state_of(process) or ProcessState.EXITED
         except UnavailableError:
-            return False
-        return state in (None, ProcessState.EXITED)
+            return ProcessState.RUNNING  # as far as anybody knows
 
 
 def _refused_at_sight(spec: JobSpec, code: FoundCode) -> ModelSight | None:

@@ -70,9 +70,17 @@ def cause_of_exit(status: ProcessStatus) -> EndCause:
         return EndCause.PREEMPTED
     if status.reason == "launcher_lost" and code == 0:
         return EndCause.STOPPED  # in order, because its launcher went down
-    if status.reason == "launcher_lost" or code is None:
+    if status.reason == "launcher_lost" or (code is None and status.reason not in OVER_LIMITS):
         return EndCause.LOST
-    return EndCause.KILLED if code in (-signal.SIGKILL, EXIT_UNREACHABLE) else EndCause.CRASHED
+    return EndCause.KILLED if code in (None, -signal.SIGKILL, EXIT_UNREACHABLE) else EndCause.CRASHED
+
+
+def ended_by_others(status: ProcessStatus) -> bool:
+    """Whether a process did not die of itself: its machine or its launcher went away, or it was sent away in order.
+
+    However often that happens, it says nothing against the job.
+    """
+    return cause_of_exit(status) in (EndCause.LOST, EndCause.PREEMPTED, EndCause.STOPPED)
 
 
 def describe_exit(status: ProcessStatus) -> str:

@@ -207,13 +207,13 @@ class PodHarness(RealProcesses):
 
 
 @contextlib.contextmanager
-def pod_cluster(directories: AgentDirectories, cpu: str = "2.9") -> Iterator[FakeKubernetes]:
-    """A cluster of one node with room for two workers; the data directory is a volume."""
+def pod_cluster(directories: AgentDirectories, *cpus: str) -> Iterator[FakeKubernetes]:
+    """A cluster of one node with room for two workers, or of these; the data directory is a volume."""
     if not can_run():
         pytest.skip("pods of the fake cluster take mount namespaces, which this machine does not let us make")
     directories.data.mkdir(parents=True)
     environment = {"PATH": os.environ["PATH"]}
-    nodes = {"node-0": {"cpu": cpu, "memory": "64Gi"}}
+    nodes = {f"node-{number}": {"cpu": cpu, "memory": "64Gi"} for number, cpu in enumerate(cpus or ("2.9",))}
     with FakeKubernetes(nodes, {"elasticdl:test": environment}, {"data": directories.data}) as cluster:
         yield cluster
 

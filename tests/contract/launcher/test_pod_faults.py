@@ -107,6 +107,18 @@ async def test_a_job_s_processes_live_once_and_leave_nothing(directories: AgentD
         assert left(cluster) == []
 
 
+async def explained(launcher: KubernetesLauncher, one: ProcessId, words: bytes) -> None:
+    """Waits until the log of a process says so, while the process waits."""
+    async with asyncio.timeout(60):
+        while True:
+            pieces = launcher.logs(one.job_id, one.role, one.index, tail=None, follow=False)
+            if words in b"".join([piece async for piece in pieces]):
+                break
+            await asyncio.sleep(0.05)
+    states = {status.id: status.state for status in await launcher.list(one.job_id)}
+    assert states[one] is ProcessState.PENDING
+
+
 def left(cluster: FakeKubernetes) -> list[tuple[str, str, str]]:
     """What there still is of the job."""
     return cluster.do(lambda: [key for key in cluster.store.objects if JOB in key[2]])
@@ -338,13 +350,65 @@ async def test_pods_go_through_sets_in_one_order(pod_harness: PodHarness) -> Non
 
 
 async def test_an_image_that_cannot_be_pulled_is_told(directories: AgentDirectories) -> None:
+    """It is waited for, since its registry may be away for a while, but not for ever."""
     with pod_cluster(directories) as cluster:
-        async with pod_launcher(cluster, directories, image="nowhere.invalid/none:1") as launcher:
+        async with pod_launcher(cluster, directories, image="nowhere.invalid/none:1", patience_s=0.5) as launcher:
             await launcher.launch(ProcessSpec(process(Role.WORKER)))
+            await until(launcher, process(Role.WORKER), ProcessState.PENDING)
             status = await until(launcher, process(Role.WORKER), ProcessState.EXITED)
             log = b"".join([piece async for piece in launcher.logs(JOB, Role.WORKER, 0, tail=None, follow=False)])
     assert (status.reason, status.exit_code) == ("cannot_start", 127)
     assert b"the image nowhere.invalid/none:1 cannot be pulled" in log
+
+
+async def test_an_image_that_comes_is_waited_for(directories: AgentDirectories) -> None:
+    with pod_cluster(directories) as cluster:
+        image = cluster.images.pop("elasticdl:test")
+        async with pod_launcher(cluster, directories) as launcher:
+            await launcher.launch(ProcessSpec(process(Role.PS)))
+            await explained(launcher, process(Role.PS), b"cannot be pulled")
+            cluster.images["elasticdl:test"] = image
+            cluster.do(cluster.kubelets["node-0"].read)
+            await until(launcher, process(Role.PS), ProcessState.RUNNING)
+
+
+async def test_a_node_with_master_and_server_is_lost_and_comes_back(directories: AgentDirectories) -> None:
+    """The other has no room for the server: it waits, also for a kubelet that has only begun."""
+    with pod_cluster(directories, "0.2", "8") as cluster:
+        async with pod_launcher(cluster, directories, server_cpu="500m") as launcher:
+            for role in (Role.MASTER, Role.PS):
+                await launcher.launch(ProcessSpec(process(role)))
+                await until(launcher, process(role), ProcessState.RUNNING)
+            cluster.kill_node("node-1")
+            for role in (Role.MASTER, Role.PS):
+                assert (await until(launcher, process(role), ProcessState.EXITED)).reason == "launcher_lost"
+                await launcher.launch(ProcessSpec(process(role, 0, 2)))
+                await explained(launcher, process(role, 0, 2), b"waits for a node")
+            cluster.start_node("node-1", reads=False)
+            for role in (Role.MASTER, Role.PS):
+                await explained(launcher, process(role, 0, 2), b"services have not yet been read")
+            cluster.do(cluster.kubelets["node-1"].read)
+            for role in (Role.MASTER, Role.PS):
+                await until(launcher, process(role, 0, 2), ProcessState.RUNNING)
+
+
+async def test_what_a_lost_node_leaves_is_not_reached_by_its_name(directories: AgentDirectories) -> None:
+    """Its pod goes on to exist until the node is back, and Services lead to pods before they are ready."""
+    with pod_cluster(directories, "2.9", "2.9") as cluster:
+        async with pod_launcher(cluster, directories) as launcher:
+            await launcher.launch(ProcessSpec(process(Role.PS)))
+            await until(launcher, process(Role.PS), ProcessState.RUNNING)
+            pods = cluster.do(lambda: cluster.store.all("pods"))
+            cluster.kill_node(pods[0]["spec"]["nodeName"])
+            await launcher.launch(ProcessSpec(process(Role.PS, 0, 2)))
+            await until(launcher, process(Role.PS, 0, 2), ProcessState.RUNNING)
+            (service,) = cluster.do(lambda: cluster.store.all("services"))
+            reached = cluster.do(
+                lambda: cluster.store.all(
+                    "pods", match=lambda pod: service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+                )
+            )
+    assert [pod["metadata"]["name"] for pod in reached] == [f"{JOB}-ps-0-2"]
 
 
 async def test_variables_that_no_pod_can_have_are_refused(pod_harness: PodHarness) -> None:

@@ -122,6 +122,18 @@ class FakeKubernetes:
 
         self.do(kill)
 
+    def start_node(self, name: str, *, reads: bool = True) -> None:
+        """The power is back, and the node ready; whether its kubelet has read what it needs is told, too."""
+
+        def start() -> None:
+            self.kubelets[name].has_read = reads
+            self.kubelets[name].power_on()
+            node = copy.deepcopy(self.store.get(NODES, "", name))
+            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+            self.store.replace(NODES, "", name, node, "kubelet", part="status")
+
+        self.do(start)
+
     # -- the inside ------------------------------------------------------------------------------------------------
 
     def _run(self, work) -> T:
@@ -291,7 +303,8 @@ class FakeKubernetes:
             ]
             if running:
                 name = f"{metadata['name']}.{metadata['namespace']}"
-                lines.append(f"{running[-1]} {name}.svc {name}.svc.cluster.local")
+                # A Service that is to lead to pods before they are ready leads to those of lost nodes as well.
+                lines.append(f"{running[0]} {name}.svc {name}.svc.cluster.local")
         with self._hosts.open("r+b" if self._hosts.exists() else "wb") as file:
             file.write("\n".join(lines).encode() + b"\n")
             file.truncate()

@@ -54,6 +54,10 @@ class Kubelet:
         images: what can be pulled: names, each with variables that its containers begin with.
         claims: by name, the folders of volumes that last.
         hosts: a file of host names, which all pods see as theirs.
+
+    Attributes:
+        powered: whether there is power.
+        has_read: whether it has read what it needs of the cluster; no container can be made before.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Kubelet:
     ) -> None:
         self.store, self.name, self.folder, self.images = store, name, folder, images
         self.claims, self.hosts = claims, hosts
-        self.powered = True
+        self.powered, self.has_read = True, True
         self.pods: dict[str, asyncio.Task[None]] = {}
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self._kills: dict[str, tuple[int, asyncio.TimerHandle]] = {}
@@ -98,6 +102,23 @@ class Kubelet:
         for process in self.processes.values():
             _kill(process)
 
+    def power_on(self) -> None:
+        """It begins anew: what ran here has ended, nobody saw how."""
+        self.powered = True
+        for pod in self.store.all("pods", match=lambda one: one["spec"].get("nodeName") == self.name):
+            running = pod["status"]["phase"] in ("Pending", "Running")
+            if running and pod["metadata"]["uid"] in self.pods and "deletionTimestamp" not in pod["metadata"]:
+                self._tell(pod, {"terminated": {"exitCode": 255, "reason": "Unknown"}}, phase="Failed")
+            self.look(pod)
+
+    def read(self) -> None:
+        """It has read what it needs, and tries again to make the containers that it could not."""
+        self.has_read = True
+        for pod in self.store.all("pods", match=lambda one: one["spec"].get("nodeName") == self.name):
+            if (task := self.pods.get(pod["metadata"]["uid"])) is not None and task.done():
+                del self.pods[pod["metadata"]["uid"]]
+            self.look(pod)
+
     async def close(self) -> None:
         self.power_off()
         if self.pods:  # until all have been waited for: who leaves sooner leaves open pipes to the collector
@@ -118,6 +139,10 @@ class Kubelet:
             for reason in ("ErrImagePull", "ImagePullBackOff"):
                 told = {"reason": reason, "message": f'failed to pull image "{container["image"]}"'}
                 self._tell(pod, {"waiting": told})
+            return
+        if not self.has_read:
+            message = "services have not yet been read at least once, cannot construct envvars"
+            self._tell(pod, {"waiting": {"reason": "CreateContainerConfigError", "message": message}})
             return
         try:
             command, environment = self._command(pod, address)

@@ -69,9 +69,29 @@ ROWS = {
     ),
     "node gone": (pod({"phase": "Failed", **disrupted("DeletionByPodGC")}), LOST),
     "node would not have it": (pod({"phase": "Failed", "reason": "OutOfcpu"}), LOST),
-    "no image": (pod(container(waiting={"reason": "ImagePullBackOff", "message": "no such host"})), CANNOT_START),
+    "no such image": (
+        pod(container(waiting={"reason": "ImagePullBackOff", "message": "x:1: not found"})),
+        CANNOT_START,
+    ),
+    "the registry is away": (
+        pod(container(waiting={"reason": "ImagePullBackOff", "message": "no such host"})),
+        WAITS,
+    ),
+    "the node has begun anew": (
+        pod(
+            container(waiting={"reason": "CreateContainerConfigError", "message": "services have not yet been read"})
+        ),
+        WAITS,
+    ),
+    "the node has too much to do": (pod(container(waiting={"reason": "CreateContainerError"})), WAITS),
+    "its end was not seen by containerd": (pod(ended(255, "Unknown")), LOST),
+    "its end was not seen by the kubelet": (pod(ended(137, "ContainerStatusUnknown")), LOST),
     "no image at the first try": (pod(container(waiting={"reason": "ErrImagePull"})), WAITS),
-    "Secret deleted": (pod(container(waiting={"reason": "CreateContainerConfigError"})), CANNOT_START),
+    "Secret deleted": (
+        pod(container(waiting={"reason": "CreateContainerConfigError", "message": 'secret "p" not found'})),
+        CANNOT_START,
+    ),
+    "malformed image": (pod(container(waiting={"reason": "InvalidImageName"})), CANNOT_START),
     "no such command": (pod(ended(128, "StartError")), (EXITED, 128, "cannot_start")),
     "no room": (pod({"phase": "Pending", "conditions": [UNSCHEDULABLE]}), WAITS),
 }
@@ -92,8 +112,11 @@ def test_state(row: str) -> None:
 
 
 def test_what_nobody_can_wait_for_is_told_with_what_to_do() -> None:
-    facts = facts_of(ROWS["no image"][0])
+    facts = facts_of(ROWS["no such image"][0])
     assert facts.hopeless
+    assert "the image x:1 cannot be pulled" in facts.explanation and "x:1: not found" in facts.explanation
+    facts = facts_of(ROWS["the registry is away"][0])
+    assert facts.troubled and not facts.hopeless
     assert "the image x:1 cannot be pulled" in facts.explanation and "no such host" in facts.explanation
     assert facts_of(ROWS["no room"][0]).explanation == "waits for a node: Insufficient cpu"
 

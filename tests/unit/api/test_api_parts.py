@@ -66,6 +66,7 @@ def _process(state: ProcessState = ProcessState.RUNNING, code: int | None = None
 DEAD = _process(ProcessState.EXITED, 1)
 LEFT = _process(ProcessState.EXITED, 0)
 TAKEN_ALONG = ProcessStatus(DEAD.id, ProcessState.EXITED, -9, "launcher_lost")
+SENT_AWAY = ProcessStatus(DEAD.id, ProcessState.EXITED, -15, "terminated")
 SILENT = {"lease_alive": False}
 
 
@@ -82,11 +83,14 @@ SILENT = {"lease_alive": False}
         (_watched(**SILENT), _process(), LEASE_GRACE_S - 1, Action.WAIT),
         (_watched(**SILENT), _process(), LEASE_GRACE_S, Action.REPLACE),
         (_watched(**SILENT, lease_incarnation=1), _process(), LEASE_GRACE_S, Action.WAIT),
-        (_watched(**SILENT, lease_incarnation=1), _process(ProcessState.PENDING), START_GRACE_S, Action.REPLACE),
+        (_watched(**SILENT, lease_incarnation=1), _process(), START_GRACE_S, Action.REPLACE),
+        (_watched(**SILENT, lease_incarnation=1), _process(ProcessState.PENDING), 1e9, Action.NOTHING),
+        (_watched(**SILENT, desired="evict", state="STARTING"), _process(ProcessState.PENDING), 1e9, Action.CONCLUDE),
         (_watched(recent_failures=MAX_FAILURES - 1), DEAD, 0, Action.REPLACE),
         (_watched(recent_failures=MAX_FAILURES), DEAD, 0, Action.CONCLUDE),
         (_watched(recent_failures=MAX_FAILURES), LEFT, 0, Action.REPLACE),
         (_watched(recent_failures=MAX_FAILURES), TAKEN_ALONG, 0, Action.REPLACE),
+        (_watched(recent_failures=MAX_FAILURES), SENT_AWAY, 0, Action.REPLACE),
         (_watched(state="STARTING", desired="evict"), DEAD, 0, Action.CONCLUDE),
         (_watched(state="RUNNING", desired="suspend"), DEAD, 0, Action.REPLACE),
         (_watched(state="CANCELLING"), _process(), 0, Action.WAIT),
@@ -101,7 +105,7 @@ def test_judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, 
     assert bool(verdict.reason) == (action is not Action.NOTHING)
 
 
-@pytest.mark.parametrize("process", [LEFT, TAKEN_ALONG])
+@pytest.mark.parametrize("process", [LEFT, TAKEN_ALONG, SENT_AWAY])
 @pytest.mark.parametrize("before", [0, 3, MAX_FAILURES])
 def test_a_master_that_left_as_told_costs_nothing(process: ProcessStatus, before: int) -> None:
     verdict = judge(_watched(recent_failures=before), process, 0)

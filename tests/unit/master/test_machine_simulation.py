@@ -281,6 +281,29 @@ def test_the_loss_of_ps_is_forgiven_by_progress_but_not_by_the_same_work_again()
     assert "without any progress" in repeating.detail["message"]
 
 
+def test_ps_that_machines_take_along_are_no_fault_of_the_job() -> None:
+    """However often they go at the same place, before or after they ran."""
+    world = make_world(4, num_epochs=12)
+    world.save_fails = 1.0
+    world.start_master()
+    gone = 0
+
+    def until(world: World) -> bool:
+        nonlocal gone
+        at_work = world.machine is not None and world.machine.epochs.records_done > 20 and 0 in world.servers
+        if at_work and (world.machine.servers.ready or gone % 2):
+            world.exit(world.servers[0].id, *((None, "launcher_lost"), (-15, "terminated"))[gone % 2])
+            gone += 1
+        return ended(world) or gone == 3 * Limits().server_crashes
+
+    run(world, until)
+    world.save_fails = 0.0
+    run(world, ended)
+    assert world.state is JobState.SUCCEEDED, world.detail
+    assert kinds(world).count("ps_lost") >= 3 * Limits().server_crashes
+    assert world.machine is None or world.machine.servers.crashes == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_memory_grows_to_its_bound_whatever_the_number_of_workers(workers: int) -> None:
     world = make_world(2, worker_memory_mib=1000, min_workers=workers, max_workers=4)

@@ -56,7 +56,8 @@ class TestWorkers:
             (-9, "oom_killed", Death.OUT_OF_MEMORY),
             (-15, "terminated", Death.PREEMPTED),
             (143, "", Death.PREEMPTED),
-            (None, "launcher_lost", Death.KILLED),
+            (None, "launcher_lost", Death.LOST),
+            (None, "too_much_disk", Death.KILLED),
             (70, "", Death.KILLED),
             (0, "", Death.CRASHED),
             (1, "", Death.CRASHED),
@@ -106,6 +107,14 @@ class TestWorkers:
         assert pool.charge(worker, Death.CRASHED, 0.0) == ""
         pool.settled("worker-0.0", "t", 1.0)
         assert [bool(pool.charge(worker, Death.CRASHED, 0.0)) for _ in range(3)] == [False, False, True]
+
+    def test_machines_that_go_away_condemn_nobody_and_are_waited_for(self) -> None:
+        pool = running_pool(1)
+        (worker,) = pool.living
+        pool.process(status(0, 0, ProcessState.EXITED, None, "launcher_lost"), 10.0)
+        assert {pool.charge(worker, Death.LOST, 10.0) for _ in range(2 * pool.limits.kills)} == {""}
+        assert pool.reconcile(1, 39.9) == []
+        assert pool.reconcile(1, 40.0) == [LaunchWorker(0, 1, 0)]
 
     def test_relaunches_wait_longer_each_time(self) -> None:
         pool = running_pool(1)

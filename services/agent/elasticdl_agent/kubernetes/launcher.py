@@ -31,7 +31,7 @@ from elasticdl_agent.kubernetes.manifests import (
 )
 from elasticdl_agent.kubernetes.mirror import ResourceMirror
 from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
-from elasticdl_agent.kubernetes.pod_states import CANNOT_START, PodFacts, facts_of
+from elasticdl_agent.kubernetes.pod_states import PodFacts, cannot_start, facts_of
 from elasticdl_agent.processes.credentials import ProcessCertificates
 from elasticdl_agent.processes.environment import Endpoints, check_variables, fixed_environment, stated_environment
 from elasticdl_core.backoff import Backoff
@@ -105,6 +105,8 @@ class KubernetesLauncher:
         self._launching: Counter[str] = Counter()
         self._without_secret: set[ProcessId] = set()
         self._renewed: dict[ProcessId, float] = {}
+        self._troubled: dict[ProcessId, float] = {}
+        """When pods were seen to wait for what may never come, until they wait for it no more."""
         self._dirty = asyncio.Event()
         self._items = Items("pods", backoff=_BACKOFF)
         self._tasks: list[asyncio.Task[None]] = []
@@ -372,6 +374,7 @@ class KubernetesLauncher:
         pod = template.pod(spec, environment, directories, uid, gated=gated)
         credentials = self._certificates.of_process(process)
         if process.role in SERVERS:
+            # What is left of an older incarnation, as on a node that is lost, is not reached by its name any more.
             service = template.service(process, uid)
             await self._client.apply(template.path("services", service["metadata"]["name"]), service)
         if process.role is Role.PS:
@@ -421,6 +424,10 @@ class KubernetesLauncher:
         if facts is not None:
             process = facts.status.id
             self._for_quota.pop(process, None)
+            if facts.troubled:
+                self._troubled.setdefault(process, time.monotonic())
+            else:
+                self._troubled.pop(process, None)
             known = self._statuses.get(process)
             if facts.explanation or known is None or known.state is not ProcessState.EXITED:
                 self._explained[process] = facts.explanation
@@ -453,7 +460,7 @@ class KubernetesLauncher:
         old = [process for process in self._statuses if process.job_id not in present]
         for process in old[: len(self._statuses) - keep]:
             del self._statuses[process]
-            for book in (self._explained, self._slots, self._renewed):
+            for book in (self._explained, self._slots, self._renewed, self._troubled):
                 book.pop(process, None)
             self._without_secret.discard(process)
 
@@ -503,7 +510,7 @@ class KubernetesLauncher:
             self._for_quota.pop(process, None)
             self._explained[process] = error.message
             if not self._ended(process):
-                self._set(ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start"))
+                self._set(cannot_start(process))
 
     async def _tidy_pod(self, process: ProcessId, facts: PodFacts) -> None:
         siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
@@ -515,6 +522,9 @@ class KubernetesLauncher:
                 await self.terminate(other, grace_s=0.0)
             if not older:
                 await self._patch(self._pod(process), {"spec": {"schedulingGates": None}})
+        troubled = self._troubled.get(process, math.inf)
+        if time.monotonic() > troubled + self._template.settings.patience_s and not self._ended(process):
+            self._set(cannot_start(process))
         if facts.hopeless and not facts.deleting:
             await self._client.delete(self._pod(process), grace_s=1, uid=facts.uid)
         elif not (facts.ended or facts.deleting) and (self._ended(process) or process.job_id in self._leaving):

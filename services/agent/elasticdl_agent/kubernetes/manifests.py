@@ -82,14 +82,14 @@ class PodTemplate:
         }
 
     def service(self, process: ProcessId, uid: str) -> Manifest:
-        """Leads to the present incarnation of a master or a parameter server, from the same address for all."""
+        """Leads to this incarnation of a master or a parameter server; the address is the same for each."""
         head = _head(
             "v1", "Service", service_name(process.job_id, process.role, process.index), _of_job(process.job_id)
         )
         return {
             **_owned(head, process.job_id, uid),
             "spec": {
-                "selector": {name: text for name, text in _labels(process).items() if name != INCARNATION},
+                "selector": _labels(process),
                 "ports": [{"name": "grpc", "port": PROCESS_PORT, "targetPort": PROCESS_PORT, "protocol": "TCP"}],
                 # It has to be reached before anybody could say that it is ready.
                 "publishNotReadyAddresses": True,

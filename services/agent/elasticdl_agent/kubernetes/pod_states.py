@@ -18,15 +18,28 @@ CANNOT_START = 127
 _HOPELESS = {
     "InvalidImageName": "the name of the image {image} is malformed: mend --image",
     "ErrImageNeverPull": "the image {image} is not on the node and must not be pulled: change --image_pull_policy",
-    "ImagePullBackOff": "the image {image} cannot be pulled: mend its name, push it, or give the namespace's service "
-    "account an imagePullSecret",
-    "CreateContainerConfigError": "a Secret or ConfigMap that it needs is gone: submit the job again",
-    "CreateContainerError": "its container cannot be made: see the message",
-    "RunContainerError": "its container cannot be run: see the message",
     "StartError": "its command cannot be started: the image needs python and elasticdl-train",
     "ContainerCannotRun": "its command cannot be started: the image needs python and elasticdl-train",
 }
 """Reasons of containers that wait or ended which no waiting mends, with what to do."""
+_NO_IMAGE = (
+    "the image {image} cannot be pulled: mend its name, push it, or give the namespace's service account an "
+    "imagePullSecret"
+)
+_TROUBLES = {
+    "ErrImagePull": _NO_IMAGE,
+    "ImagePullBackOff": _NO_IMAGE,
+    "CreateContainerConfigError": "what its container is made of cannot be read; where a Secret is gone, submit the "
+    "job again",
+    "CreateContainerError": "its container cannot be made: see the message",
+    "RunContainerError": "its container cannot be run: see the message",
+}
+"""Reasons of containers that wait which may pass: a registry is away for a while, and a kubelet that has just begun,
+or has too much to do, says so until it has read what it needs. It tries again for ever; the launcher gives up."""
+_ABSENT = ("not found", "not exist", "manifest unknown")
+"""Words of a message that tell of something that is not there, which no trying again brings."""
+_UNSEEN = {"ContainerStatusUnknown", "Unknown"}
+"""Reasons of containers whose end nobody saw: their node went down with them, and is back."""
 _LOST = {"NodeLost", "DeletionByTaintManager", "DeletionByPodGC"}
 _PLANNED = {"Preempting", "Preempted", "PreemptionByScheduler", "EvictionByEvictionAPI", "Shutdown", "Terminated"}
 _REJECTED = {
@@ -54,6 +67,7 @@ class PodFacts:
         deleting: whether it was deleted.
         gated: whether it waits for an older incarnation to end.
         hopeless: whether it waits for what never comes, and is to be deleted.
+        troubled: whether it waits for what may never come.
     """
 
     status: ProcessStatus
@@ -63,6 +77,7 @@ class PodFacts:
     deleting: bool
     gated: bool
     hopeless: bool
+    troubled: bool
 
     @property
     def ended(self) -> bool:
@@ -86,9 +101,10 @@ def facts_of(pod: Manifest) -> PodFacts:
     said = str(status.get("message") or "")
     image = str(container.get("image") or pod["spec"]["containers"][0].get("image", ""))
     deleting = bool(metadata.get("deletionTimestamp"))
-    explanation, hopeless = "", False
+    explanation, hopeless, troubled = "", False, False
     if ended := state.get("terminated"):
-        code, why = _exit(ended), _why(reason, said, str(ended.get("reason") or ""), deleting)
+        how = str(ended.get("reason") or "")
+        code, why = None if how in _UNSEEN else _exit(ended), _why(reason, said, how, deleting)
         found = ProcessStatus(process, ProcessState.EXITED, code, why)
         explanation = _told(
             _HOPELESS.get(str(ended.get("reason")), ""), image, said or str(ended.get("message") or "")
@@ -106,15 +122,16 @@ def facts_of(pod: Manifest) -> PodFacts:
         explanation = f"its node is lost ({reason})"
     else:
         waits = state.get("waiting") or {}
-        hopeless = str(waits.get("reason")) in _HOPELESS
+        trouble, message = str(waits.get("reason")), str(waits.get("message") or "")
+        troubled = trouble in _TROUBLES
+        hopeless = trouble in _HOPELESS or (troubled and any(words in message for words in _ABSENT))
+        explanation = _told((_HOPELESS | _TROUBLES).get(trouble, ""), image, message) or _unschedulable(status)
         if hopeless:
-            explanation = _told(_HOPELESS[str(waits["reason"])], image, str(waits.get("message") or ""))
-            found = ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start")
+            found = cannot_start(process)
         elif "running" in state:
             found = ProcessStatus(process, ProcessState.RUNNING, pid=1)
         else:
             found = ProcessStatus(process, ProcessState.PENDING)
-            explanation = _unschedulable(status)
     return PodFacts(
         found,
         explanation,
@@ -123,7 +140,13 @@ def facts_of(pod: Manifest) -> PodFacts:
         deleting,
         any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or []),
         hopeless,
+        troubled,
     )
+
+
+def cannot_start(process: ProcessId) -> ProcessStatus:
+    """The end of a process that never began."""
+    return ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start")
 
 
 def _exit(ended: dict[str, Any]) -> int:
@@ -142,7 +165,7 @@ def _why(reason: str, said: str, of_container: str, deleting: bool) -> str:
         if "ephemeral" in lacking or "disk" in lacking or "emptydir" in lacking:
             return "too_much_disk"
         return "oom_killed" if "memory" in lacking else "terminated"
-    if reason in _LOST or reason in _REJECTED:
+    if reason in _LOST or reason in _REJECTED or (of_container in _UNSEEN and not deleting):
         return "launcher_lost"
     return "terminated" if deleting or reason in _PLANNED else ""
 

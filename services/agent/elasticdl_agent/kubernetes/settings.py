@@ -40,6 +40,8 @@ class KubernetesSettings(ProcessSettings):
         job_claims: ``ELASTICDL_KUBERNETES_JOB_CLAIMS``, the same of PersistentVolumeClaims that jobs may mount.
         job_most_cpu: ``ELASTICDL_KUBERNETES_JOB_MOST_CPU``, cores that a job may ask for in one pod; empty for any.
         job_most_memory: ``ELASTICDL_KUBERNETES_JOB_MOST_MEMORY``, the same of memory.
+        patience_s: ``ELASTICDL_KUBERNETES_PATIENCE_S``, seconds that a pod may wait for what may never come, such as
+            an image that cannot be pulled, before it counts as one that cannot start.
         service: ``ELASTICDL_KUBERNETES_SERVICE``, name of the Service that leads to this agent.
         listen: ``ELASTICDL_KUBERNETES_LISTEN``, the address that it listens on.
         slots: ``ELASTICDL_SLOTS``, how many workers there may be; 0 to see it from the nodes and quotas.
@@ -72,6 +74,7 @@ class KubernetesSettings(ProcessSettings):
     job_claims: str = ""
     job_most_cpu: str = ""
     job_most_memory: str = ""
+    patience_s: float = Field(default=300.0, gt=0)
     service: str = "elasticdl-agent"
     listen: str = "0.0.0.0:7010"
     slots: int = Field(default=0, ge=0, validation_alias=f"{_PLAIN}SLOTS")

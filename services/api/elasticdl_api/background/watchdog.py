@@ -20,7 +20,7 @@ from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
-from elasticdl_core.process_life import EndCause, cause_of_exit
+from elasticdl_core.process_life import EndCause, cause_of_exit, ended_by_others
 from elasticdl_runtime.items import Items
 
 MAX_FAILURES = 5
@@ -96,7 +96,7 @@ def judge(
         return _FINE
     if wrong_s < (max(patience, RETURN_GRACE_S) if returned and patience else patience):
         return MasterVerdict(Action.WAIT, reason)
-    verdict = _replacement(watched, reason, planned=_left_as_told(process))
+    verdict = _replacement(watched, reason, planned=_ended_by_others(process))
     return replace(verdict, ending=_ending(process, reason))
 
 
@@ -109,6 +109,9 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
         return f"the master exited with code {process.exit_code}{how}", 0.0
     if watched.lease_alive:
         return "", 0.0
+    waits = process is not None and process.state is ProcessState.PENDING
+    if waits and state_without_master(watched.job.state, watched.job.desired) is None:
+        return "", 0.0  # for room, a node or an image, which no other master would have sooner
     if process is None:
         return "the master's process is gone", MISSING_GRACE_S
     if watched.lease_incarnation == watched.job.master_incarnation:
@@ -124,11 +127,11 @@ def _ending(process: ProcessStatus | None, reason: str) -> MasterEnding:
     return MasterEnding(cause, process.exit_code, reason)
 
 
-def _left_as_told(process: ProcessStatus | None) -> bool:
-    """Whether a master ended because it, or its launcher, was told to; that does not count as a failure."""
+def _ended_by_others(process: ProcessStatus | None) -> bool:
+    """Whether a master ended because it was told to, or lost its machine; that does not count as a failure."""
     if process is None or process.state is not ProcessState.EXITED:
         return False
-    return process.exit_code == 0 or process.reason == "launcher_lost"
+    return process.exit_code == 0 or ended_by_others(process)
 
 
 def _replacement(watched: Watched, reason: str, *, planned: bool) -> MasterVerdict:

@@ -24,7 +24,7 @@ class Limits:
         user_failures: failures of user code on one task that condemn it.
         infrastructure_failures: failures of one task for other reasons than user code that condemn it.
         crashes: crashes of a worker in a row, without any task done by anybody, that condemn the job.
-        kills: the same for kills from outside.
+        kills: the same for kills from outside; what is lost with its machine, or sent away in order, counts nowhere.
         server_silent_s: how long a PS that has answered before may miss its status calls before it is replaced.
         server_start_s: how long a PS may take from its start to its first answer.
         server_crashes: losses of PS, without a record more than ever before, that condemn the job.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.job import JobType
 from elasticdl_core.ports.launcher import ProcessStatus, Role
-from elasticdl_core.process_life import describe_exit
+from elasticdl_core.process_life import describe_exit, ended_by_others
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -145,7 +145,7 @@ class ServerRecovery:
         """Progress forgives the PS that were lost; what is done a second time, after a return, is none."""
         if self._job.plans.with_epochs and self._epochs.records_done > self._most_done:
             self._most_done = self._epochs.records_done
-            self._job.servers.crashes = 0
+            self._job.servers.forgive()
 
     @property
     def _trains(self) -> bool:
@@ -167,7 +167,8 @@ class ServerRecovery:
         if server is None or not self._may_lose:
             return []
         words = f"ps-{status.id.index}.{status.id.incarnation} {server.stuck or describe_exit(status)}"
-        why = self._job.servers.lost(server, status, now)
+        of_itself = self._job.spec.by_group or bool(server.stuck) or not ended_by_others(status)
+        why = self._job.servers.lost(server, status, now, of_itself=of_itself)
         if why and self._job.spec.by_group:
             self._job.lifecycle.fail(
                 f"the group lost its model {self._job.servers.crashes} times without any progress: all workers that "

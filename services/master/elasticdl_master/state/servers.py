@@ -83,6 +83,7 @@ class ServerPool:
         self.phase = Phase.STARTING
         self.servers = [ServerInstance(index, -1) for index in range(count)]
         self.crashes = 0
+        self._losses = 0
         self._first_incarnation = first_incarnation
         self.ever_lost = False
 
@@ -146,11 +147,12 @@ class ServerPool:
         key = (Role.PS, server.index, server.incarnation)
         self._lives.ended(*key, cause, status, announce=server.told_to_leave, message=server.stuck)
 
-    def lost(self, server: ServerInstance, status: ProcessStatus, now: float) -> str:
-        """Counts a death. Returns why the job must fail, or nothing."""
-        self.crashes += 1
+    def lost(self, server: ServerInstance, status: ProcessStatus, now: float, *, of_itself: bool) -> str:
+        """Notes a death, and counts it if the process died of itself. Returns why the job must fail, or nothing."""
+        self.crashes += of_itself
+        self._losses += 1
         self.ever_lost = True
-        server.launch_at = now + min(10.0, 0.25 * 2.0 ** (self.crashes - 1))
+        server.launch_at = now + min(10.0, 0.25 * 2.0 ** min(self._losses - 1, 10))
         if status.reason == "oom_killed" and self.memory_mib:
             most = int(self._asked_memory_mib * self.limits.memory_limit)
             if self.memory_mib >= most:
@@ -159,6 +161,10 @@ class ServerPool:
         if self.crashes > self.limits.server_crashes:
             return f"parameter servers were lost {self.crashes} times without any progress"
         return ""
+
+    def forgive(self) -> None:
+        """Forgets the deaths until now."""
+        self.crashes = self._losses = 0
 
     def restart(self) -> None:
         """Declares the model on the PS void: they come back, together, in a new generation."""

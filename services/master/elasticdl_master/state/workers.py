@@ -47,6 +47,8 @@ class Death(enum.StrEnum):
     KILLED = "killed"
     OUT_OF_MEMORY = "out_of_memory"
     CRASHED = "crashed"
+    LOST = "lost"
+    """With its machine or its launcher."""
 
 
 @dataclass
@@ -129,6 +131,7 @@ class WorkerPool:
         self.crashes = 0
         self.memory_losses: list[float] = []
         self.kills = 0
+        self._losses = 0
         self._asked_memory_mib = memory_mib
         self._not_before = 0.0
 
@@ -282,7 +285,7 @@ class WorkerPool:
             worker.leases.pop(token, None)
             worker.reports += 1
             worker.last_progress = now
-        self.crashes = self.kills = 0
+        self.crashes = self.kills = self._losses = 0
 
     def released(self, owner: str, token: str) -> None:
         """A worker gave a lease back."""
@@ -336,14 +339,17 @@ class WorkerPool:
         return bool(self.memory_mib) and (worker.memory_mib < self.memory_mib or self.memory_mib < most)
 
     def charge(self, worker: Worker, death: Death, now: float) -> str:
-        """Counts a death. Returns why the job must fail, or nothing."""
+        """Counts a death; one with the machine says nothing against the job. Returns why it must fail, or nothing."""
         if death in (Death.EXPECTED, Death.PREEMPTED):
             return ""
-        if death is Death.CRASHED:
+        if death is Death.LOST:
+            self._losses += 1
+        elif death is Death.CRASHED:
             self.crashes += 1
         else:
             self.kills += 1
-        self._not_before = now + min(30.0, 0.25 * 2.0 ** min(self.crashes + self.kills, 10))
+        before = self.crashes + self.kills + self._losses
+        self._not_before = now + min(30.0, 0.25 * 2.0 ** min(before, 10))
         if death is Death.OUT_OF_MEMORY:
             self.memory_losses.append(now)
         if death is Death.OUT_OF_MEMORY and self.memory_mib:
@@ -456,7 +462,7 @@ def _death(worker: Worker, status: ProcessStatus) -> Death:
     if worker.finished or dismissed or worker.state in (WorkerState.DRAINING, WorkerState.LEAVING):
         return Death.EXPECTED
     cause = cause_of_exit(status)
-    return Death.KILLED if cause in (EndCause.LOST, EndCause.STOPPED) else Death(cause)
+    return Death.LOST if cause is EndCause.STOPPED else Death(cause)
 
 
 def _cause(worker: Worker, death: Death, status: ProcessStatus) -> EndCause:
