@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -113,7 +114,8 @@ class Pserver:
         self._require_served(caller)
         caller.require(Role.WORKER)
         push = await self._threads.read(lambda: self._push_of(request, f"{caller.owner}/published"))
-        outcome = await self._training.take(push, caller)
+        # Numbered as it is taken: one that is read before another one and comes after it would pass for a repeat.
+        outcome = await self._training.take(replace(push, sequence=next(self._pushes)), caller)
         return pb.PushGradientsResponse(accepted=outcome.accepted, version=outcome.version)
 
     def _require_served(self, caller: Claims) -> None:
@@ -188,7 +190,7 @@ class Pserver:
             added = np.zeros((len(ids), vectors.shape[1]), np.float32)
             np.add.at(added, places, vectors)
             rows.append(RowGradients(name, keep(ids), keep(added)))
-        return PushRequest(worker, next(self._pushes), request.version, dense=dense, rows=rows, buffers=buffers)
+        return PushRequest(worker, 0, request.version, dense=dense, rows=rows, buffers=buffers)
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         part = self._partition.dense.part(name)

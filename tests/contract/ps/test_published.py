@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from elasticdl_ps.gateway import array_of_tensor, tensor_of
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import Partition
+from elasticdl_runtime.lifecycle import within
 from elasticdl_runtime.rpc.service import listen, make_server
 from elasticdl_runtime.tokens import issue, verify
 from tests.contract.ps.conftest import JOB, SECRET
@@ -121,6 +123,29 @@ async def test_gradients_of_both_kinds_are_one_update(server: Server) -> None:
     assert array_of_tensor(rows.concat_tensors, "rows", ("float32",)).tolist() == [[-0.5, 0], [-1, -1], [1, 1]]
     assert list(rows.ids) == [7, -3, 9]
     assert (await server.call("push_gradients", gradients)).version == 2
+
+
+async def test_each_of_several_pushes_at_once_counts_whichever_was_read_first(server: Server) -> None:
+    """Programs with one token are one to the server, which took the later number first and dropped the other push."""
+    threads, is_read, may_go_on = server.servicer._threads, asyncio.Event(), asyncio.Event()
+    read = threads.read
+
+    async def slow(work: Any) -> Any:
+        threads.read = read
+        found = await read(work)
+        is_read.set()
+        await may_go_on.wait()
+        return found
+
+    threads.read = slow
+    gradient = pb.Model(dense_parameters={"b": floats(1)})
+    first = asyncio.ensure_future(server.call("push_gradients", gradient))
+    await within(is_read.wait(), 60)
+    second = await server.call("push_gradients", gradient)
+    may_go_on.set()
+    assert (second.accepted, (await within(first, 60)).accepted) == (True, True)
+    assert (await dense_of(server))["b"] == [3]
+    assert server.partition.version == 2
 
 
 async def test_a_table_declared_late_is_there_and_one_declared_again_stays(server: Server) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from elasticdl_core.model import DenseSpec, InitializerSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
-from elasticdl_proto.v1 import ps_pb2
+from elasticdl_proto.v1 import ps_pb2, pserver_pb2
+from elasticdl_ps import gateway
 from elasticdl_ps import servicer as servicer_module
+from elasticdl_ps.gateway import tensor_of
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.servicer import ParameterServer
 from elasticdl_ps.store.partition import DenseInit, Partition
@@ -182,9 +184,40 @@ async def saved_once(server: Server, folder: Path) -> list[Any]:
         writer.close()
 
 
+def published(method: str, request: Any) -> None:
+    @call(method)
+    def prepare(server: Server) -> Called:
+        metadata = {"optimizer": '{"name": "sgd", "params": {"learning_rate": 1.0}}'}
+
+        async def make() -> None:
+            # A push has no number there: whoever sends it again looks first whether it has come.
+            await server.servicer._threads.write(lambda: None)
+            if method != "push_gradients" or server.partition.version == 0:
+                await getattr(server.servicer.published, method)(request, WORKER, metadata)
+
+        return make
+
+
+ROW = tensor_of(np.ones((1, 2), np.float32))
+published("pull_dense_parameters", pserver_pb2.PullDenseParametersRequest())
+published("pull_embedding_table", pserver_pb2.PullEmbeddingTableRequest(name="t", indices=[7]))
+published("push_dense_paramters", pserver_pb2.Model(dense_parameters={"w": tensor_of(np.ones(4, np.float32))}))
+published(
+    "push_embedding_table_infos",
+    pserver_pb2.EmbeddingTableInfos(embedding_table_infos=[pserver_pb2.EmbeddingTableInfo(name="u", dim=2)]),
+)
+published(
+    "push_gradients",
+    pserver_pb2.Model(
+        dense_parameters={"w": tensor_of(np.ones(4, np.float32))},
+        embedding_tables={"t": pserver_pb2.IndexedSlices(concat_tensors=ROW, ids=[7])},
+    ),
+)
+
+
 def test_each_call_is_broken_off() -> None:
-    service = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
-    assert set(service.methods_by_name) == set(PREPARED)
+    services = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"], gateway.SERVICE
+    assert {method for service in services for method in service.methods_by_name} == set(PREPARED)
 
 
 async def make(folder: Path, method: str, cut: Cut, at: int, moment: Moment) -> dict[str, Any]:
