@@ -57,7 +57,14 @@ async def test_the_next_master_hears_what_the_last_one_measured(api: Api) -> Non
     job_id, first = await api.running()
     assert (await api.master(job_id, 1).lease())["measured"] == {}
     first.epoch = 2
-    measured = {"throughput": {"1": 10.0}, "rescale_cost_s": 2.0, "worker_seconds": 30.0}
+    measured = {
+        "throughput": {"1": 10.0},
+        "rescale_cost_s": 2.0,
+        "worker_seconds": 30.0,
+        "loss": 0.5,
+        "metrics": {"auc": 0.7},
+        "metrics_version": 3,
+    }
     assert (await first.heartbeat({**measured, "model_version": 4})).status_code == 200
     assert (await api.master(job_id, 2).lease())["measured"] == measured
 
@@ -379,3 +386,17 @@ async def test_a_checkpoint_that_another_namespace_uses_is_kept_without_saying_b
         answer = await master.request("DELETE", f"/checkpoints/1?epoch={master.epoch}&directory=/ck/v1")
         assert (answer.status_code, answer.json()["detail"][: len(said)]) == (409, said)
         assert (user in answer.text) is (said == "job ")
+
+
+async def test_checkpoints_of_a_folder_that_a_job_begins_with_stay_until_it_has_one_of_its_own(api: Api) -> None:
+    """It has taken the newest of some moment, which the other job goes on to remove as one of its old ones."""
+    _, master = await api.running()
+    _, beginning = await api.running(checkpoint_dir_for_init="/ck/")
+
+    async def forget() -> int:
+        return (await master.request("DELETE", f"/checkpoints/1?epoch={master.epoch}&directory=/ck/v1")).status_code
+
+    assert await forget() == 409
+    answer = await beginning.post("/checkpoints", manifest={"version": 3, "files": [], "directory": "/own/v3"})
+    assert answer.status_code == 204, answer.text
+    assert await forget() == 204

@@ -19,13 +19,18 @@ from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.unposted import Post, Unposted
+from tests import rotation
 from tests.fakes.broken_calls import FarQueue
 from tests.fakes.job_world import World, ended, run
 from tests.fakes.sim_faults import make_spec
 from tests.fakes.sim_processes import finish
+from tests.unit.master.test_machine_simulation import check_best, scored
 
 pytestmark = pytest.mark.unit
 RECORDS, EPOCHS = 14, 3
+WORLDS = [(0.0, False), (7.0, False), (7.0, True)]
+IN_THE_GATE = 12
+"""Instructions of each world at which a master dies, other ones with each commit."""
 
 
 class Death(BaseException):
@@ -38,11 +43,14 @@ class DyingWorld(World):
     Args:
         instruction: its number; -1 for none.
         away_s: how long the api is away each time that it is; 0 for never.
+        keeps_best: whether the model of the best evaluation is kept, beside one checkpoint.
     """
 
-    def __init__(self, instruction: int = -1, away_s: float = 0.0) -> None:
-        spec = make_spec(num_epochs=EPOCHS, num_ps=1, max_workers=2, validation_data="/v", checkpoint_steps=6)
+    def __init__(self, instruction: int = -1, away_s: float = 0.0, *, keeps_best: bool = False) -> None:
+        best = {"keep_best": "score:max", "keep_checkpoint_max": 1} if keeps_best else {}
+        spec = make_spec(num_epochs=EPOCHS, num_ps=1, max_workers=2, validation_data="/v", checkpoint_steps=6, **best)
         super().__init__(5, spec, [Shard("a", 0, RECORDS)], [Shard("v", 0, 5)])
+        self.score = scored if keeps_best else None
         self.instruction, self.away_s = instruction, away_s
         self.instructions = 0
         self.died = False
@@ -87,22 +95,27 @@ class DyingWorld(World):
         # Whoever dies when the servers have left, and before it says so, leaves the last evaluation to be made again.
         assert {(e.training_epoch, e.metrics["n"]) for e in self.evaluations} == {(1, 5.0), (2, 5.0), (3, 5.0)}
         assert {1, 2, 3} <= {e.number for e in self.evaluations}
-        assert [artifact.name for artifact in self.artifacts] == ["model.keras"]
+        if self.score is not None:
+            check_best(self)
+        else:
+            assert [artifact.name for artifact in self.artifacts] == ["model.keras"]
         assert [event.kind for event in self.events].count("audit") >= 1
         assert not {"queue_away", "going_back", "rolled_back"} & {event.kind for event in self.events}
         if not self.died:
             assert self.store.posts == {}
 
 
-def instructions(away_s: float) -> int:
-    world = DyingWorld(away_s=away_s)
+def instructions(away_s: float, *, keeps_best: bool) -> int:
+    world = DyingWorld(away_s=away_s, keeps_best=keeps_best)
     world.go_to_the_end()
     return world.instructions
 
 
-def sweep(away_s: float, every: int) -> None:
-    for instruction in range(1, instructions(away_s) + 1, every):
-        world = DyingWorld(instruction, away_s)
+def sweep(away_s: float, keeps_best: bool, most: int | None) -> None:
+    all_of_them = range(1, instructions(away_s, keeps_best=keeps_best) + 1)
+    name = f"instructions {away_s} {keeps_best}"
+    for instruction in all_of_them if most is None else rotation.share(name, all_of_them, most):
+        world = DyingWorld(instruction, away_s, keeps_best=keeps_best)
         try:
             world.go_to_the_end()
             assert world.died
@@ -110,15 +123,15 @@ def sweep(away_s: float, every: int) -> None:
             raise AssertionError(f"the master died at instruction {instruction}: {error}") from error
 
 
-@pytest.mark.parametrize("away_s", [0.0, 7.0])
-def test_a_master_may_die_at_any_instruction(away_s: float) -> None:
-    sweep(away_s, 11)
+@pytest.mark.parametrize(("away_s", "keeps_best"), WORLDS)
+def test_a_master_may_die_at_any_instruction(away_s: float, keeps_best: bool) -> None:
+    sweep(away_s, keeps_best, IN_THE_GATE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("away_s", [0.0, 7.0])
-def test_a_master_may_die_at_each_instruction(away_s: float) -> None:
-    sweep(away_s, 1)
+@pytest.mark.parametrize(("away_s", "keeps_best"), WORLDS)
+def test_a_master_may_die_at_each_instruction(away_s: float, keeps_best: bool) -> None:
+    sweep(away_s, keeps_best, None)
 
 
 def test_an_evaluation_that_waits_for_the_api_when_the_master_dies_is_told_by_the_next_one() -> None:

@@ -10,7 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Table, Text, case, delete, func, literal, null, or_, select, text, type_coerce, update
+from sqlalchemy import (
+    Table,
+    Text,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    text,
+    type_coerce,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,8 +53,12 @@ from elasticdl_runtime.failpoints import failpoint
 
 LEASE_S = 8
 _EXPIRY = text(f"now() + interval '{LEASE_S} seconds'")
-_MEASURED = ("throughput", "rescale_cost_s", "worker_seconds")
-"""What a new master goes on measuring from."""
+_MEASURED = (
+    *("throughput", "rescale_cost_s", "worker_seconds"),
+    *("loss", "last_loss", "learning_rate", "metrics", "metrics_version"),
+    *("training_metrics", "training_metrics_version"),
+)
+"""What a new master goes on measuring from, and shows until it hears of newer numbers."""
 _BIGINT = 2**63 - 1
 
 
@@ -345,8 +364,15 @@ async def _put(
 
 
 async def _beginning_with(connection: AsyncConnection, directory: str, *, besides: str) -> str | None:
-    """A job that is not over and begins with the checkpoint in a directory; of another namespace only that it is."""
-    named = t.jobs.c.spec["checkpoint_dir_for_init"].astext == directory
+    """A job that is not over and begins with the checkpoint in a directory; of another namespace only that it is.
+
+    One that begins with whatever is newest in the folder above may go back to any of those there until it has one of
+    its own.
+    """
+    given = func.rtrim(t.jobs.c.spec["checkpoint_dir_for_init"].astext, "/")
+    begun = t.jobs.c.state.in_([str(state) for state in ACTIVE_STATES])
+    without_own = ~exists().where(t.checkpoints.c.job_id == t.jobs.c.id)
+    named = or_(given == directory, and_(given == directory.rpartition("/")[0], begun, without_own))
     living = t.jobs.c.state.not_in([str(state) for state in TERMINAL_STATES])
     home = select(t.jobs.c.namespace).where(t.jobs.c.id == besides).scalar_subquery()
     query = select(t.jobs.c.id, (t.jobs.c.namespace == home).label("near"))

@@ -22,6 +22,7 @@ from elasticdl_master.state.epochs import Epochs
 from elasticdl_master.state.ledger import EpochLedger
 from elasticdl_master.state.metric_states import merge, metrics_of, records_of, states_of
 from elasticdl_master.state.record import EvaluationRecord
+from elasticdl_master.state.told import metrics_told, version_told
 from elasticdl_master.state.version import ModelVersion
 
 _LOST = -1
@@ -142,8 +143,8 @@ class Evaluations:
         self._rules = TrainingRules.of(job.spec, DeclaredRules())  # callbacks change nothing of the cadence
         self.running: dict[int, EvaluationRun] = {}
         self.latest_number = job.setup.evaluations
-        self.metrics: dict[str, float] = {}
-        self.metrics_version = 0
+        self.metrics = metrics_told(job.setup.measured, "metrics")
+        self.metrics_version = version_told(job.setup.measured, "metrics_version")
         self.published = False
         self.empty = False
         self.skips = Skips()

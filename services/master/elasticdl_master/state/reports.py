@@ -5,6 +5,7 @@ from __future__ import annotations
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.instructions import Instruction, PostLosses
+from elasticdl_master.state.told import metrics_told, number_told, version_told
 
 
 class TrainingReports:
@@ -24,11 +25,12 @@ class TrainingReports:
 
     def __init__(self, job: JobContext) -> None:
         self._job = job
-        self.loss: float | None = None
-        self.last_loss: float | None = None
-        self.learning_rate: float | None = None
-        self.training_metrics: dict[str, float] = {}
-        self.training_metrics_version = 0
+        told = job.setup.measured
+        self.loss = number_told(told, "loss")
+        self.last_loss = number_told(told, "last_loss")
+        self.learning_rate = number_told(told, "learning_rate")
+        self.training_metrics = metrics_told(told, "training_metrics")
+        self.training_metrics_version = version_told(told, "training_metrics_version")
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Takes in a heartbeat."""

@@ -36,7 +36,8 @@ class Setup:
         processes: the job's processes that the launcher knows.
         lists_by_worker: whether a worker must list the shards, because the reader is the user's.
         output: where the export, or predictions, go.
-        measured: speeds, cost of a change and service received that earlier masters reported.
+        measured: speeds, cost of a change and service received that earlier masters reported, and the last loss and
+            metrics.
         strategy: how the job is distributed, and why so; None for what the specification alone says.
     """
 
