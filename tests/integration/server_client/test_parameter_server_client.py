@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -97,17 +98,20 @@ def test_a_client_that_cannot_be_made_leaves_nothing(processes: Any) -> None:
     assert held() == before
 
 
-def test_servers_end_with_the_program_that_started_them_however_it_ends() -> None:
+def test_servers_end_with_the_program_that_started_them_however_it_ends(request: pytest.FixtureRequest) -> None:
     program = (
         "import os, signal\n"
         "from elasticdl import ParameterServerClient\n"
         "servers = ParameterServerClient.local(num_ps=2)._servers\n"
-        "print(servers._folder, *[process.pid for process in servers._processes], flush=True)\n"
+        "forked = os.fork() or signal.pause()\n"  # as a pool of processes has them
+        "print(servers._folder, forked, *[process.pid for process in servers._processes], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
-    folder, *pids = done.stdout.split()
-    assert len(pids) == 2, done.stderr
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as done:
+        assert done.stdout is not None
+        folder, forked, *pids = done.stdout.readline().split()
+    request.addfinalizer(lambda: os.kill(int(forked), signal.SIGKILL))
+    assert len(pids) == 2
 
     def left() -> list[str]:
         with contextlib.suppress(psutil.NoSuchProcess):

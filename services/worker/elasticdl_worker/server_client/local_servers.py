@@ -50,6 +50,8 @@ class LocalServers:
         # Short, because the path of a socket is: not below a TMPDIR of any length.
         self._folder = Path(tempfile.mkdtemp(prefix="elasticdl-ps-", dir="/tmp"))
         self._processes: list[subprocess.Popen[bytes]] = []
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _let_go(this()))
         self._finish = weakref.finalize(self, _stop, os.getpid(), self._processes, self._folder)
         secret = secrets.token_hex(32)
         (self._folder / _JOB).mkdir()
@@ -107,6 +109,13 @@ class LocalServers:
 def _is_for_servers(variable: str) -> bool:
     # What the program was told as a process of some job is not meant for these.
     return not variable.startswith("ELASTICDL_") or variable == _KERNELS
+
+
+def _let_go(servers: LocalServers | None) -> None:
+    """Holds servers no longer, in a forked process: they end with the program, not with the last of its children."""
+    for process in servers._processes if servers is not None else ():
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _stop(owner: int, processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
