@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import sqlite3
 import subprocess
@@ -96,6 +97,32 @@ def test_the_documented_statements_run_on_a_postgres(
     assert "with its values shuffled" in done.stdout
     files = list((tmp_path / "models" / "rich" / "predictions" / "visitors.rich").glob("*/*.csv"))
     assert sum(len(file.read_text().splitlines()) for file in files) >= 5
+
+
+def test_a_model_is_found_on_a_cluster_and_predicts(cluster: Cluster, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE people (age REAL, city TEXT, hours INTEGER, income TEXT)")
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?)", people())
+    given = ("--source", f"sqlite:///{tmp_path}/shop.db", "--models", str(tmp_path / "models"))
+    text = "SELECT * FROM people LABEL income INTO rich"
+    shown = cluster.cli("sql", *given, "--dry-run", text).stdout
+    assert shown.count("TO TRAIN") == 8 and not (tmp_path / "models").exists()
+    done = cluster.cli("sql", *given, text, timeout=500)
+    with (tmp_path / "models" / "rich" / "trials.csv").open() as file:
+        trials = list(csv.DictReader(file))
+    assert [row["ended"] for row in trials].count("the best one") == 1 and len(trials) == 8
+    best = next(float(row["auc"].split()[-1]) for row in trials if row["ended"] == "the best one")
+    assert best > 0.9, done.stdout
+    assert done.stdout.count(": DNNClassifier") >= 2
+    listed = json.loads(cluster.cli("jobs", "list", "--json").stdout)
+    priorities = {(one["name"], one["spec"]["priority"]) for one in listed}
+    assert priorities == {("rich", 0), ("rich-trial", -1000)}
+    assert sorted(path.name for path in (tmp_path / "models" / "rich").iterdir()) == [
+        "checkpoints", "data", "export", "model.py", "plan.json", "trials.csv",
+    ]  # fmt: skip
+    evaluated = cluster.cli("sql", *given, "SELECT * FROM people TO EVALUATE rich LABEL income", timeout=300).stdout
+    assert float(evaluated.rpartition("auc ")[2].split()[0].strip(",")) > 0.9, evaluated
+    assert "TO TRAIN" in cluster.cli("sql", *given, "SHOW TRAIN rich").stdout
 
 
 def test_columns_are_explained_on_a_cluster_as_in_one_process(cluster: Cluster, tmp_path: Path) -> None:

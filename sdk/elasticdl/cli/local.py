@@ -41,7 +41,7 @@ from elasticdl_runtime.hashing import HASHING
 from elasticdl_runtime.waiting_threads import waiting_variables
 
 STOP_WITHIN_S = 20.0
-LINE_EVERY_S = 5.0
+LINE_EVERY_S, RARE_LINE_S = 5.0, 30.0
 _NATIVE_LOG = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} [\d:.]+ +\d+ [\w./]+:\d+\] ")
 """What TensorFlow's native code prints while it is imported, before its own log level counts."""
 
@@ -61,6 +61,23 @@ def run_local(
         lists_files: whether the files that it made are there for whoever reads the end.
         take: is given the final report of a run that succeeded.
     """
+    stream = sys.stderr if output_format.of_data else sys.stdout
+    last, code = _run(prepared, PanelLocalView(stream) if stream.isatty() else LineLocalView(stream))
+    code = _conclude(last if lists_files else {**last, "artifacts": []}, code, output_format)
+    if take is not None and code == EXIT_OK:
+        take(last)
+    return code
+
+
+def run_briefly(prepared: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs a job as ``run_local`` does and shows little; returns its final report, empty if it came to none."""
+    return _run(prepared, RareLocalView(sys.stdout), {"ELASTICDL_LOG_LEVEL": "warning"})[0]
+
+
+def _run(
+    prepared: Mapping[str, Any], view: LocalView, variables: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], int]:
+    """Runs a job in a process of its own, with variables that are not set yet; its final report and exit code."""
     spec = JobSpec.from_mapping(prepared)
     check_places(spec, None)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
@@ -71,21 +88,14 @@ def run_local(
         file.write_text(json.dumps(spec.to_mapping()))
         # Without -P the present directory would come first where modules are imported from.
         command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
-        environment = {**os.environ, **HASHING, **spec.envs}
+        environment = {**(variables or {}), **os.environ, **HASHING, **spec.envs}
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         environment |= waiting_variables(environment)
-        stream = sys.stderr if output_format.of_data else sys.stdout
-        view: LocalView = PanelLocalView(stream) if stream.isatty() else LineLocalView(stream)
         with _process(command, environment) as process:
             assert process.stdout is not None
-            last = show(reports(process.stdout), view)
-            code = process.wait()
-    code = _conclude(last if lists_files else {**last, "artifacts": []}, code, output_format)
-    if take is not None and code == EXIT_OK:
-        take(last)
-    return code
+            return show(reports(process.stdout), view), process.wait()
 
 
 @contextlib.contextmanager
@@ -155,6 +165,27 @@ def show(incoming: Iterable[dict[str, Any]], view: LocalView) -> dict[str, Any]:
             if report["event"] in {"done", "error"}:
                 last = report
     return last
+
+
+class RareLocalView:
+    """Lines for one of many runs: progress of what takes long."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._next = clock() + RARE_LINE_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is pending: who reads the end says it."""
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Writes a line if one is due."""
+        if report["event"] == "progress" and self._clock() >= self._next:
+            write_line(f"  {progress_words(report)}", to=self._stream)
+            self._next = self._clock() + RARE_LINE_S
 
 
 class PanelLocalView:

@@ -27,6 +27,8 @@ _EPILOG = """Examples:
 
     elasticdl sql --local --source sqlite:///shop.db 'SELECT * FROM new TO PREDICT new.paid USING pays'
 
+    elasticdl sql --local --source sqlite:///shop.db 'SELECT * FROM old LABEL paid INTO pays'
+
     elasticdl sql --source sqlite:///shop.db --file shop.sql
 
     elasticdl sql --source shop 'SHOW TRAIN pays'"""
@@ -226,6 +228,15 @@ def run_statement(
         write_line(json.dumps(kept["spec"], indent=2))
         return StatementEnd(EXIT_OK)
     refuse_source(source)
+    if not statement.subject:
+        from elasticdl.cli.sql_trials import find_model
+
+        if save:
+            raise InvalidInputError("--save trains nothing, so that no model is found", fix="name one: TO TRAIN ...")
+        best = find_model(statement, source, models, local=local, dry_run=dry_run)
+        if best is None:
+            return StatementEnd(EXIT_OK)
+        statement = best
     if dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             plan = compile_statement(statement, source, models, scratch=Path(scratch))

@@ -56,7 +56,8 @@ class Statement:
         text: as it was written; one of a file has space before it, so that places are those of the file.
         verb: ``TRAIN``, ``PREDICT``, ``EVALUATE``, ``EXPLAIN`` or ``SHOW``.
         select: the SELECT, with the space before it; empty for SHOW.
-        subject: the model to train, evaluate, explain or show, or the ``table.column`` that predictions go to.
+        subject: the model to train, evaluate, explain or show, or the ``table.column`` that predictions go to; empty
+            for a training that names no model.
         attributes: those of WITH, and where each stands.
         columns: descriptions by the input that FOR names; empty where there is no FOR.
         label: the label's column.
@@ -108,12 +109,13 @@ def parse_statement(text: str) -> Statement:
     if first not in ("SELECT", "WITH"):
         raise refusal(text, tokens[0].start, f"a statement begins with SELECT, not {tokens[0].text!r}",
                       suggest(tokens[0].text, ("SELECT", "WITH", "SHOW TRAIN")))  # fmt: skip
-    cut, behind = _cut(text, tokens)
-    return _Tail(text, [one for one in tokens if one.start >= behind], 0).statement(text[:cut].rstrip())
+    cut, behind, has_verb = _cut(text, tokens)
+    tail = _Tail(text, [one for one in tokens if one.start >= behind], 0)
+    return tail.statement(text[:cut].rstrip(), has_verb=has_verb)
 
 
-def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:
-    """Positions of the SELECT's end and of the verb."""
+def _cut(text: str, tokens: list[Any]) -> tuple[int, int, bool]:
+    """Positions of the SELECT's end and of the verb, or of what follows where there is none; and whether there is."""
     depth = 0
     for at, token in enumerate(tokens):
         word = word_of(token)
@@ -122,12 +124,33 @@ def _cut(text: str, tokens: list[Any]) -> tuple[int, int]:
         if depth or at == 0:
             continue
         if word == "TO" and word_of(tokens[at - 1]) not in _NO_END:
-            return token.start, tokens[at + 1].start if at + 1 < len(tokens) else len(text)
+            return token.start, tokens[at + 1].start if at + 1 < len(tokens) else len(text), True
         old = word in ("TRAIN", "PREDICT", "EVALUATE") and word_of(tokens[at - 1]) not in _NO_END
         if old and at + 1 < len(tokens) and following[0] not in _AFTER_OLD and following[1] in _AFTER_OLD:
-            return token.start, token.start
+            return token.start, token.start, True
+    if (label := _place_of_label(text, tokens)) is not None:
+        return tokens[label].start, tokens[label].start, False
     raise refusal(text, len(text.rstrip()), "nothing says what to do with the rows",
-                  "end it with TO TRAIN model ... LABEL column INTO name, EVALUATE, EXPLAIN or PREDICT")  # fmt: skip
+                  "end it with TO TRAIN model ... LABEL column INTO name, EVALUATE, EXPLAIN or PREDICT; or with "
+                  "LABEL column INTO name, and models are compared")  # fmt: skip
+
+
+def _place_of_label(text: str, tokens: list[Any]) -> int | None:
+    """The place of LABEL column INTO name, or of WITH before it, if a statement ends so and names no model."""
+    words = [word_of(one) for one in tokens]
+    end = len(words) - (words[-1] == ";")
+    if end < 6 or words[end - 4 : end - 1 : 2] != ["LABEL", "INTO"] or words[end - 5] in _NO_END:
+        return None
+    depth = 0
+    for at in range(end - 5, 0, -1):
+        depth += (words[at] == ")") - (words[at] == "(")
+        begins = words[at] == "WITH" and words[at - 1] not in _NO_END and words[at + 2] in ("=", ".")
+        if not depth and begins:
+            return at
+        if not depth and words[at] == "COLUMN" and words[at - 1] not in _NO_END:
+            raise refusal(text, tokens[at].start, "COLUMN is for a model, and none is named",
+                          "write TO TRAIN and a model before it, or leave it out")  # fmt: skip
+    return end - 4
 
 
 class _Tail:
@@ -144,15 +167,18 @@ class _Tail:
         self._end()
         return Statement(self._text, "SHOW", subject=subject)
 
-    def statement(self, select: str) -> Statement:
-        verb = self._word()
-        if verb not in VERBS:
+    def statement(self, select: str, *, has_verb: bool) -> Statement:
+        verb, subject, offset = self._word(), "", self._offset()
+        if not has_verb:
+            verb = "TRAIN"
+        elif verb not in VERBS:
             raise self._refusal("TO is followed by what is to be done", suggest(verb or "TRAIN", VERBS[:4]))
-        if verb in _REFUSED:
+        elif verb in _REFUSED:
             raise self._refusal(f"TO {verb} is not done by ElasticDL", _REFUSED[verb])
-        self._at += 1
-        offset = self._offset()
-        subject = self._dotted("a model" if verb != "PREDICT" else "a table and a column", plain=True)
+        else:
+            self._at += 1
+            offset = self._offset()
+            subject = self._dotted("a model" if verb != "PREDICT" else "a table and a column", plain=True)
         if verb == "PREDICT" and "." not in subject:
             raise refusal(self._text, offset, "predictions go to a column of a table", f"write {subject}.prediction")
         given: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,7 +75,8 @@ _IDS = ("BUCKET", "BUCKETIZE", "CATEGORY_ID", "IDENTITY", "HASH", "CATEGORY_HASH
 _DENSE = (*_NUMBERS, "EMBEDDING", "INDICATOR")
 FUNCTIONS = (*_DENSE, *_IDS)
 _TAKES: Mapping[str, tuple[int, tuple[str, ...]]] = {
-    **dict.fromkeys((*_NUMBERS, "INDICATOR", "VOCABULARIZE"), (1, ())),
+    **dict.fromkeys(("INDICATOR", "VOCABULARIZE"), (1, ())),
+    **dict.fromkeys(_NUMBERS, (1, ("missing",))),
     "EMBEDDING": (2, ()),
     **dict.fromkeys(("BUCKET", "BUCKETIZE"), (2, ("boundaries", "num_buckets"))),
     **dict.fromkeys(("CATEGORY_ID", "IDENTITY"), (2, ("num_buckets",))),
@@ -98,6 +100,7 @@ class _Writer:
         columns: what is known of the columns of the rows.
         used: layers that expressions name.
         inputs: columns that they use, and whether as numbers.
+        missing: the numbers that NULLs of columns count as.
         groups: ids that have a name, by AS.
     """
 
@@ -105,6 +108,7 @@ class _Writer:
     columns: Mapping[str, Column]
     used: set[str] = field(default_factory=set)
     inputs: dict[str, bool] = field(default_factory=dict)
+    missing: dict[str, float] = field(default_factory=dict)
     groups: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def feature(self, call: Call) -> str:
@@ -116,7 +120,10 @@ class _Writer:
             return self._number(call) if numeric else self._vectors(call, self.ids(call), 8)
         self._check_arguments(call)
         if call.name in _NUMBERS:
-            return self._number(self._argument(call, 0, Call))
+            inner = self._argument(call, 0, Call)
+            if "missing" in call.options:
+                self._note_missing(call, self._column(inner).name)
+            return self._number(inner)
         if call.name == "EMBEDDING":
             size = self._argument(call, 1, int, 8)
             if size < 1:
@@ -209,6 +216,13 @@ class _Writer:
         arguments = f"{column.mean:.6g}, {column.deviation:.6g}"
         return self._layer("Normalizer", arguments, self._input(call))
 
+    def _note_missing(self, call: Call, name: str) -> None:
+        value = call.options["missing"]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self._refusal(call, f"{value!r} is no number that NULLs could count as", "write missing=0")
+        if self.missing.setdefault(name, value) != value:
+            raise self._refusal(call, f"NULLs of {name} count as {self.missing[name]} already", "give one number")
+
     def _vectors(self, call: Call, ids: tuple[str, int], size: int) -> str:
         return f"keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding({ids[1]}, {size})({ids[0]}))"
 
@@ -226,8 +240,9 @@ class _Writer:
             )
         if not column.name.isidentifier():
             raise self._refusal(call, f"{column.name!r} is no name of an input", "select it AS a plain name")
-        if column.nulls and numeric:
-            raise self._refusal(call, f"{column.name} has {column.nulls} NULLs", f"select COALESCE({column.name}, 0)")
+        if column.nulls and numeric and column.name not in self.missing:
+            fix = f"select COALESCE({column.name}, 0), or write NUMERIC({column.name}, missing=0) before"
+            raise self._refusal(call, f"{column.name} has {column.nulls} NULLs", fix)
         name = column.name if self.inputs.setdefault(column.name, numeric) == numeric else column.name + _AS_TEXT
         self.inputs.setdefault(name, numeric)
         return f"inputs[{name!r}]"
@@ -252,7 +267,8 @@ class _Writer:
     def _check_arguments(self, call: Call) -> None:
         """Refuses arguments that nothing would be done with."""
         most, named = _TAKES.get(call.name, (0, ()))
-        if call.name in _TAKES and (len(call.args) + len(call.options) > most or not {*call.options} <= {*named}):
+        given = len(call.args) + len({*call.options} - {"missing"})
+        if call.name in _TAKES and (given > most or not {*call.options} <= {*named}):
             by_name = f", by name only {' or '.join(named)}" if named else ", none by name"
             raise self._refusal(call, f"{call.name} takes up to {most} arguments{by_name}", "leave the others out")
 
@@ -397,6 +413,18 @@ _CLASSIFIER = {
     "tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, [-1]), predictions)\n    )",
     "metrics": '{"accuracy": keras.metrics.SparseCategoricalAccuracy()}',
 }
+_TWO_CLASSES = {
+    **_CLASSIFIER,
+    "metrics": '{"accuracy": keras.metrics.SparseCategoricalAccuracy(), "auc": AreaOfTwo(from_logits=True)}',
+}
+_AREA = '''
+
+class AreaOfTwo(keras.metrics.AUC):
+    """Area under the curve by how much more likely the second class is than the first."""
+
+    def update_state(self, labels, predictions, sample_weight=None):
+        return super().update_state(labels, predictions[:, 1:] - predictions[:, :1], sample_weight)
+'''
 _REGRESSOR = {
     "target": "tf.strings.to_number(column[LABEL])[tf.newaxis]",
     "loss": "tf.reduce_mean(tf.square(tf.reshape(labels, [-1, 1]) - predictions))",
@@ -416,6 +444,8 @@ def _text(
         kind = "" if numeric else ', dtype="string"'
         inputs.append(f"        {name!r}: keras.Input((1,), name={name!r}{kind}),")
         value = f"column[{_column_of(name)!r}]"
+        if numeric and name in writer.missing:
+            value = f"tf.where(tf.equal({value}, ''), {str(writer.missing[name])!r}, {value})"
         read = f"tf.strings.to_number({value})" if numeric else value
         reads.append(f"        {name!r}: {read}[tf.newaxis],")
     family, _ = MODELS[statement.subject]
@@ -436,9 +466,9 @@ def _text(
         classes=f"CLASSES = {classes!r}\n" if classes else "",
         inputs="\n".join(inputs),
         body="\n".join(body),
-        functions=family.functions,
+        functions=family.functions + (_AREA if len(classes) == 2 else ""),
         outputs=" + ".join(f"keras.layers.Dense({len(classes) or 1})({part})" for part in family.summed or parts),
         rate=options.get("learning_rate", 0.001),
         reads="\n".join(reads),
-        **(_CLASSIFIER if classes else _REGRESSOR),
+        **(_TWO_CLASSES if len(classes) == 2 else _CLASSIFIER if classes else _REGRESSOR),
     )

@@ -124,13 +124,31 @@ def model_of(statement: Statement) -> str:
 
 
 def _training(statement: Statement, source: str, rows: Path) -> PlannedStatement:
+    if not statement.subject:
+        raise refusal(statement.text, statement.offset, "no model is named",
+                      f"write TO TRAIN with one of {', '.join(MODELS)}; `elasticdl sql` compares some of them where "
+                      "--source is the address of the database")  # fmt: skip
     if statement.subject not in MODELS:
         raise refusal(statement.text, statement.offset, f"there is no model {statement.subject}",
                       suggest(statement.subject, list(MODELS)))  # fmt: skip
-    options, given = _attributes(statement, JobType.TRAINING)
     with rows_for_a_while(source, statement.select, rows) as whole:
-        module, columns, classes = write_module(statement, whole.columns, options)
-        snapshot = reorder(whole, columns, rows)
+        return plan_training(statement, whole, rows)
+
+
+def plan_training(statement: Statement, whole: SelectedRows, rows: Path) -> PlannedStatement:
+    """Plans the job of a statement that trains on rows that were read already.
+
+    Args:
+        statement: one that names a premade model.
+        whole: its rows.
+        rows: the folder that those of the columns that are needed go into.
+
+    Raises:
+        InvalidInputError: with the place in the statement and what to write instead.
+    """
+    options, given = _attributes(statement, JobType.TRAINING)
+    module, columns, classes = write_module(statement, whole.columns, options)
+    snapshot = reorder(whole, columns, rows)
     fields = {**_common(statement.into, MODULE), **given}
     return PlannedStatement(fields, "training_data", MODULE, module, columns, snapshot, classes)
 
@@ -160,10 +178,20 @@ def _check_labels(statement: Statement, name: str, label: Column, classes: list[
 
 def _attributes(statement: Statement, kind: JobType) -> tuple[dict[str, Any], dict[str, Any]]:
     """The attributes of WITH, of the model and of the job."""
+    options, fields = place_attributes(statement, kind)
+    return options, {name: value for name, (value, _) in fields.items()}
+
+
+def place_attributes(statement: Statement, kind: JobType) -> tuple[dict[str, Any], dict[str, tuple[Any, int]]]:
+    """The attributes of WITH: options of the model, and fields of the job with where they stand.
+
+    Raises:
+        InvalidInputError: there is no such attribute, or its value cannot be.
+    """
     options: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
+    fields: dict[str, tuple[Any, int]] = {}
     known = [name for names in FIELD_GROUPS.values() for name in names if name not in NOT_FOR[kind] | _NOT_GIVEN]
-    of_model = options_of(statement.subject) if kind is JobType.TRAINING else ()
+    of_model = options_of(statement.subject) if kind is JobType.TRAINING and statement.subject else ()
     for name, (value, offset) in statement.attributes.items():
         home, _, last = name.rpartition(".")
         short = _ALIASES.get(last, last)
@@ -171,7 +199,7 @@ def _attributes(statement: Statement, kind: JobType) -> tuple[dict[str, Any], di
             _check_option(statement, short, value, offset)
             options[short] = value
         elif home in ("", "train") and (field := next(iter(resolve_aliases({short: 0})))) in known:
-            fields[field] = value
+            fields[field] = (value, offset)
         else:
             raise refusal(
                 statement.text, offset, f"there is no attribute {name}", suggest(short, [*of_model, *known])

@@ -69,6 +69,15 @@ def test_a_training_has_all_its_clauses(to: str) -> None:
         ("SELECT * FROM t TO EXPLAIN m;", {"verb": "EXPLAIN", "into": ""}),
         ("SHOW TRAIN m", {"verb": "SHOW", "subject": "m", "select": ""}),
         ("show train m;", {"verb": "SHOW", "subject": "m"}),
+        ("SELECT a FROM t LABEL y INTO m;", {"verb": "TRAIN", "subject": "", "select": "SELECT a FROM t"}),
+        (
+            'SELECT label FROM t label WHERE (a) LABEL "label" INTO m',
+            {"select": "SELECT label FROM t label WHERE (a)"},
+        ),
+        (
+            "WITH s AS (SELECT 1) SELECT a FROM t WITH num_workers = 2, x.y = [1] LABEL y INTO m",
+            {"subject": "", "select": "WITH s AS (SELECT 1) SELECT a FROM t"},
+        ),
         (
             "SELECT train FROM predict evaluate TO TRAIN M LABEL y INTO m",
             {"select": "SELECT train FROM predict evaluate"},
@@ -102,6 +111,10 @@ WRONG = [
     ("SHOW TRAIN a b", "stands behind the statement"), ("SHOW TRAIN '../x'", "name of a model is missing"),
     ('SHOW TRAIN "../x"', "is no plain name"), ("SELECT 'open FROM people", "cannot be read"),
     ("SELECT * FROM people", "nothing says what to do"), ("SELECT (1 TO TRAIN x", "nothing says what to do"),
+    ("SELECT * FROM people LABEL high", "nothing says what to do"), ("LABEL high INTO m", "begins with SELECT"),
+    ("SELECT * FROM people COLUMN age LABEL high INTO m", "COLUMN is for a model"),
+    ("SELECT * FROM people WITH a=1, LABEL high INTO m", "nothing says what to do"),
+    ("SELECT * FROM people TO LABEL high INTO m", "TO is followed by"),
     # verbs
     ("SELECT * FROM people TO", "TO is followed by"), ("SELECT * FROM people TO TRIAN DNNClassifier", "did you mean TRAIN"),
     ("SELECT * FROM people TO PREDCT t.y USING m", "did you mean PREDICT"),
@@ -197,6 +210,8 @@ UNFIT = [
     (f"SELECT * FROM people TO TRAIN WideAndDeepClassifier COLUMN age FOR deep_embeddings {END}", "a part without columns"),
     # what nothing would be done with
     (f"{C} EMBEDDING(city, 8, sum) {END}", "takes up to 2 arguments"), (f"{C} NUMERIC(age, 10) {END}", "takes up to 1 arg"),
+    (f"{C} NUMERIC(gap, missing='x') {END}", "NULLs could count as"), (f"{C} NUMERIC(gap, missing=1), NUMERIC(gap, missing=2) {END}", "1 already"),
+    (f"{C} HASH(gap, 9, missing=1) {END}", "only hash_bucket_size"),
     (f"{C} HASH(city, 9, seed=3) {END}", "takes up to 2 arguments"), (f"{C} HASH(city, seed=3) {END}", "only hash_bucket_size"),
     (f"{C} EMBEDDING(HASH(city, 9, 9), 8) {END}", "takes up to 2 arguments"), (f"{C} CATEGORY_ID(hours, 99999999) {END}", "float32"),
     (f"SELECT * FROM people TO TRAIN LinearClassifier WITH hidden_units=[3] {END}", "no attribute hidden_units"),
@@ -207,6 +222,8 @@ UNFIT = [
     (f"SELECT * FROM people TO TRAIN DCNClassifier WITH cross_layers=0 {END}", "is no cross_layers"),
     (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH vector_size=[8] {END}", "is no vector_size"),
     (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH cross_layers=3 {END}", "no attribute cross_layers"),
+    # no model is named
+    (f"SELECT * FROM people {END}", "write TO TRAIN with one of DNNClassifier"),
     # models that are not there
     ("SELECT * FROM people TO PREDICT t.y USING m", "there is no model m"),
     ("SELECT * FROM people TO EVALUATE m LABEL high", "there is no model m"),
