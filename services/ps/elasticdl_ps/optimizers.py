@@ -50,7 +50,7 @@ class Optimizer:
         self.spec = spec
         self._family = family
         self.counts_parameters = family.counts_parameters
-        self._groups = [family.checked(spec.name, {**spec.params, **group}) for group in ({}, *spec.groups)]
+        self._groups = [family.checked(spec.name, params) for params in spec.params_of_groups]
         self._layout = {name: max(group[name] for group in self._groups) for name in family.layout}
         self._slots = [family.slots({**group, **self._layout}) for group in self._groups]
         kernels = [family.kernel({**group, **self._layout}) for group in self._groups]

@@ -148,6 +148,11 @@ class OptimizerSpec:
     params: Mapping[str, float | bool] = field(default_factory=dict)
     groups: tuple[Mapping[str, float | bool], ...] = ()
 
+    @property
+    def params_of_groups(self) -> list[dict[str, float | bool]]:
+        """The hyper-parameters of each group, from group 0 on."""
+        return [{**self.params, **group} for group in ({}, *self.groups)]
+
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:

@@ -6,6 +6,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict  # Pydantic does not read that of typing before Python 3.12
 
+from elasticdl_core.model import OptimizerSpec
+
 
 class EarlyStoppingRule(TypedDict):
     """A rule of early stopping, without what it has seen; see ``elasticdl_core.early_stopping``."""
@@ -42,10 +44,11 @@ class TableEntry(TypedDict):
 
 
 class OptimizerEntry(TypedDict):
-    """The optimizer."""
+    """The optimizer: hyper-parameters of its first group of parameters, and of each further one."""
 
     name: str
     params: dict[str, float | bool]
+    groups: NotRequired[list[dict[str, float | bool]]]
 
 
 class CallbackSettings(TypedDict):
@@ -83,3 +86,9 @@ class ModelDescription(TypedDict):
     keras: str
     layers: NotRequired[dict[str, str]]
     closed: NotRequired[list[str]]
+
+
+def optimizer_entry(spec: OptimizerSpec) -> OptimizerEntry:
+    """An optimizer's entry."""
+    params, *groups = spec.params_of_groups
+    return {"name": spec.name, "params": params, "groups": groups}

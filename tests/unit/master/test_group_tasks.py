@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.model import OptimizerSpec
+from elasticdl_core.model_description import optimizer_entry
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, TaskId, TaskType
@@ -343,3 +345,17 @@ def test_a_group_says_when_it_begins_that_all_rows_of_tables_move() -> None:
         job.tell(ev.ModelDescribed(OWNER, description))
     (words,) = (message for kind, message in job.told if kind == "rows")
     assert words.startswith("rows of users: adam moves all of them in each update")
+
+
+def test_a_momentum_that_only_one_group_of_parameters_has_moves_rows_too() -> None:
+    job = OneMember()
+    optimizer = OptimizerSpec("torch.sgd", {"learning_rate": 0.1}, ({"momentum": 0.9},))
+    description: Any = {
+        "tables": [],
+        "closed": ["users"],
+        "optimizer": optimizer_entry(optimizer),
+        "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
+    }
+    job.tell(ev.ModelDescribed(OWNER, description))
+    (words,) = (message for kind, message in job.told if kind == "rows")
+    assert words.startswith("rows of users: torch.sgd moves all of them in each update")

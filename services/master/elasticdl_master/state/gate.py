@@ -172,7 +172,8 @@ class TrainingGate:
         if spec.type is not JobType.TRAINING or optimizer is None:
             return []
         tables = [*(one["name"] for one in description.get("tables", [])), *description.get("closed", [])]
-        words = words_of_rows(tables, optimizer["name"], [optimizer["params"]], by_group=spec.by_group)
+        groups = [optimizer["params"], *optimizer.get("groups", [])]
+        words = words_of_rows(tables, optimizer["name"], groups, by_group=spec.by_group)
         return [tell("rows", words)] if words else []
 
     def _compare_layers(self, description: ModelDescription) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
-from elasticdl_core.model_description import ModelDescription
+from elasticdl_core.model_description import ModelDescription, optimizer_entry
 from elasticdl_core.training_rules import DeclaredRules
 from elasticdl_worker.user_code import ModelModule
 
@@ -30,7 +30,7 @@ def describe(
         "tables": [{"name": t.name, "dim": t.dim, "input_dim": t.input_dim} for t in tables],
         "dense_bytes": sum(math.prod(d.shape) * _FLOAT_BYTES for d in dense),
         "table_bytes": sum((t.input_dim or 0) * t.dim * _FLOAT_BYTES for t in tables),
-        "optimizer": {"name": optimizer.name, "params": dict(optimizer.params)} if optimizer else None,
+        "optimizer": optimizer_entry(optimizer) if optimizer else None,
         "callbacks": declared.to_mapping(),
         "keras": versions.get("keras", ""),
         "layers": dict(layers),

@@ -19,5 +19,4 @@ def rule_of_rows(spec: JobSpec, tables: Sequence[str], optimizer: OptimizerSpec 
     """
     if optimizer is None:
         return ""
-    groups = [optimizer.params, *({**optimizer.params, **group} for group in optimizer.groups)]
-    return words_of_rows(tables, optimizer.name, groups, by_group=spec.by_group)
+    return words_of_rows(tables, optimizer.name, optimizer.params_of_groups, by_group=spec.by_group)
