@@ -168,6 +168,26 @@ def test_keras_as_written(bench: Bench, name: str) -> None:
     _assert_alike(bench, row, local)
 
 
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        *(pytest.param("torch", name, marks=NEEDS_TORCH) for name in TORCH),
+        *(("keras", name) for name in KERAS),
+    ],
+)
+def test_rounds_of_what_was_written(bench: Bench, framework: str, name: str) -> None:
+    """Across tasks and within an epoch, by ``--local`` as by servers; or refused in the same words."""
+    heads, modules = {"torch": (torch_modules, TORCH), "keras": (keras_modules, KERAS)}[framework]
+    formats = {"export_formats": "safetensors"} if framework == "torch" else {}
+    spec = {"use_async": False, "grads_to_wait": 4, **formats}
+    row = Row(f"rounds_{name}", heads.HEAD + modules[name], "written", spec, tolerance=ROUGH.get(name, CLOSE))
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    if local.error != ("", ""):
+        assert servers.error == local.error
+    else:
+        assert differences(row, local, servers) == []
+
+
 @NEEDS_TORCH
 def test_hooks_that_clip_gradients_are_refused_in_parts(bench: Bench) -> None:
     source = torch_modules.HEAD + TORCH["gradients_clipped_by_hooks"]

@@ -6,12 +6,17 @@ and an epoch six: rounds go across tasks, and end with the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.differential.data import late
+from tests.differential.data import late, table, validated, write_csv
 from tests.differential.driver import Bench, Row, differences
+from tests.differential.rows import embeddings
+from tests.differential.rows.legacy import ROWS as LEGACY_ROWS
 from tests.differential.rows.torch_models import module_of
 from tests.differential.zoo import module
 from tests.fakes.frameworks import NEEDS_TORCH
@@ -19,6 +24,23 @@ from tests.fakes.frameworks import NEEDS_TORCH
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 TWO = {"use_async": False, "grads_to_wait": 2}
 FOUR = {"use_async": False, "grads_to_wait": 4}
+TABLES = ("table_adam", "table_momentum", "table_ftrl", "embedding_shared", "embedding_masked_table")
+LEGACY = ("legacy_adam",)
+OPEN = """
+import elasticdl.layers
+
+feed = give("ids")
+
+
+def forward():
+    ids = keras.Input((3,), name="ids", dtype="int64")
+    rows = elasticdl.layers.Embedding(3, embeddings_initializer="uniform")(ids)
+    return keras.Model(ids, layers.Dense(1)(layers.Flatten()(rows)))
+
+
+def optimizer():
+    return keras.optimizers.Adam(0.01)
+"""
 IN_TORCH = {**TWO, "export_formats": "safetensors", "embedding_threshold_bytes": 0}
 LOSS = """
 def loss(labels, predictions):
@@ -125,6 +147,62 @@ CLIPPED = [
 def test_the_gradient_of_a_round_is_clipped_once(bench: Bench, row: Row) -> None:
     local, servers = bench.local(row), bench.cluster(row, workers=1)
     assert differences(row, local, servers) == []
+
+
+def _with_bad_record(place: Path, alike: bool) -> Mapping[str, Any]:
+    """The label of the tenth record is no number."""
+    records = table(alike=alike)
+    records[9][0] = "nan"
+    write_csv(place / "train.csv", records)
+    return {"training_data": str(place / "train.csv")}
+
+
+KERAS_DROPPING = """
+def forward():
+    x = keras.Input((4,), name="x")
+    return keras.Model(x, layers.Dense(1)(layers.Dense(6, activation="tanh", kernel_regularizer="l2")(x)))
+
+
+def optimizer():
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    return keras.optimizers.Adam(rate)
+"""
+ADAM = "def optimizer():\n    return functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1)"
+STEPS = "def optimizer():\n    return torch.optim.NAdam, functools.partial(lr_scheduler.StepLR, step_size=2)"
+HALVES = "keras.config.set_dtype_policy('mixed_bfloat16')"
+EVALUATED = {"evaluation_steps": 2, "max_steps": 5, "num_epochs": 4}
+MORE = [
+    Row("schedule_regulariser", module(KERAS_DROPPING), "rounds", {**FOUR, "minibatch_size": 5}),
+    Row("shuffled", module(KERAS_NORM), "rounds", {**TWO, "shuffle": True, "minibatch_size": 5}),
+    Row("bad_record", module(KERAS_NORM), "rounds", {**TWO, "on_nan": "skip"}, data=_with_bad_record),
+    Row("limited", module(KERAS_DROPPING), "rounds", {**TWO, **EVALUATED}, data=validated),
+    Row("halves", module(HALVES, KERAS_NORM), "rounds", TWO, tolerance=2e-2),
+    Row("open_table", module("import elasticdl.layers", OPEN), "rounds", {**FOUR, "export_formats": "saved_model"}),
+    *(
+        replace(one, name=f"rounds_{one.name}", spec={**one.spec, **FOUR})
+        for one in embeddings.ROWS
+        if one.name in TABLES
+    ),
+    *(
+        replace(one, name=f"rounds_{one.name}", spec={**one.spec, **FOUR})
+        for one in LEGACY_ROWS
+        if one.name in LEGACY
+    ),
+    _torch("table_adam", TABLE, ADAM, **FOUR),
+    _torch("schedule", STEPS, **FOUR, minibatch_size=5),
+    _torch("halves", TORCH_NORM, **FOUR, autocast="bfloat16"),
+    _torch("compiled", **FOUR, torch_compile="on"),
+    _torch("shuffled_bad_record", TORCH_NORM, **TWO, shuffle=True, on_nan="skip"),
+]
+
+
+@pytest.mark.rotates(turns=6)
+@pytest.mark.parametrize("row", MORE, ids=lambda row: row.name)
+def test_rounds_are_alike_in_all_else(bench: Bench, row: Row) -> None:
+    """Rows of tables, rates by version, minibatches that are cut or left out, limits, and in 16 bits."""
+    local, servers = bench.local(row), bench.cluster(row, workers=1)
+    assert differences(row, local, servers) == []
+    assert (local.steps, local.skipped) == (servers.steps, servers.skipped)
 
 
 LATE = """

@@ -179,6 +179,30 @@ def test_what_a_model_adds_trains_in_parts_as_a_whole(loss: str, added: str, onl
         np.testing.assert_allclose(variable.numpy(), value, atol=2e-6, err_msg=variable.name)
 
 
+ENDPOINT = """
+def nothing(labels, predictions):
+    return 0.0 * tf.reduce_sum(predictions)
+"""
+
+
+@pytest.mark.parametrize("added", [MEAN, SUM])
+def test_a_loss_that_is_added_alone_trains_in_parts_as_a_whole(added: str, job: Any) -> None:
+    """By a layer at the end, with a loss of 0; it was refused."""
+    spec = job(ADDING.replace("ADDED", added).replace("ONLY", "True") + ENDPOINT, loss="nothing")
+    replica = replica_of(spec)
+    net = replica.model.keras_model
+    batch = replica.read(task_of(spec), 0, 2 * MICROBATCH).content
+    with tf.GradientTape() as tape:
+        net(batch.features, training=True)
+        whole = net.losses[0]
+    first = net.trainable_variables[0]
+    wanted = (first - 0.1 * tape.gradient(whole, first)).numpy()
+    make_step([replica], spec, 0, microbatches=2)
+    np.testing.assert_allclose(first.numpy(), wanted, atol=2e-6)
+    with pytest.raises(UserCodeError, match="0 on the first records"):
+        replica._denominators.of(tf.constant([0.5, 0.0, -1.0, 0.0], tf.float64), MICROBATCH, None, None)
+
+
 @pytest.mark.parametrize("only", ["False", "True"])
 @pytest.mark.parametrize(
     ("loss", "added"), [("squares", SUM), ("squares", ROOT), ("added", MEAN)], ids=["sum", "root", "mean"]

@@ -102,6 +102,7 @@ def test_what_means_nothing_to_a_framework_is_refused(source: str, fields: dict[
     ("optimizer", "said"),
     [
         ("return functools.partial(torch.optim.LBFGS, lr=1)", "net.py:5: the optimizer LBFGS is not among"),
+        ("return torch.optim.Rprop(params)", "net.py:5: the optimizer Rprop is not among"),
         ("return torch.optim.Muon", "net.py:5: the optimizer Muon"),
         (
             "return torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau",

@@ -220,6 +220,7 @@ def scheduled_itself(params: Any) -> Any:
 REFUSED = {
     "LBFGS": (lambda: torch.optim.LBFGS, None, "LBFGS is not among the optimizers"),
     "Adafactor": (lambda: torch.optim.Adafactor, None, "Adafactor is not among the optimizers"),
+    "Rprop": (lambda: torch.optim.Rprop, None, "Rprop is not among the optimizers"),
     "capturable": (lambda: functools.partial(torch.optim.Adam, capturable=True), None, "Adam with capturable=True"),
     "a state": (with_state, None, "Adam with a state that it was given"),
     "sums": (with_sums, None, "Adagrad with a state that it was given"),

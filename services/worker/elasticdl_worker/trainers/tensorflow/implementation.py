@@ -25,7 +25,6 @@ from elasticdl_worker.trainers.framework import (
     TrainedReplica,
     training_metrics,
 )
-from elasticdl_worker.trainers.loss_denominators import on_first_rows
 from elasticdl_worker.trainers.output_files import OutputFile
 from elasticdl_worker.trainers.row_rules import rule_of_rows
 from elasticdl_worker.trainers.tensorflow import framework
@@ -228,7 +227,7 @@ def _measure_denominators(preparation: Preparation, source: TypedSource, program
     """Finds what denominator the loss has, where an update is of several minibatches."""
     if preparation.spec.rounds_of_several:
         with preparation.module.guard("the loss"):
-            on_first_rows(source.first, programs.measure_denominators)
+            programs.measure_denominators(source.first)
 
 
 def _check_exportable(model: PreparedModel, formats: Sequence[str]) -> None:

@@ -300,13 +300,8 @@ class KerasReplica:
 
     def _measured(self) -> KerasDenominators:
         """Sees by the first records what denominator the loss has; all members see the same."""
-
-        def measure(first: Minibatch) -> KerasDenominators:
-            with self._guarded(first):
-                predictions = self._programs.infer(first.features, None)
-                return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
-
-        return on_first_rows(self._source.first, measure)
+        with training_step(self._module):
+            return self._programs.find_denominators(self._source.first)[0]
 
     def _require_alike_terms(self, first: Minibatch) -> None:
         assert self._denominators is not None

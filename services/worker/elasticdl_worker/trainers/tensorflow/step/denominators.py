@@ -252,6 +252,43 @@ class KerasDenominators:
         return [(one, other) for one, other in zip(own, theirs, strict=True) if other is not None]
 
 
+class OfAddedAlone(KerasDenominators):
+    """The denominators of a loss that is 0 but for what the model adds, which is known to be means, or sums.
+
+    Args:
+        loss: of labels and predictions, without regularisation, a scalar.
+        sums: whether sums over records are added.
+    """
+
+    def __init__(self, loss: _Loss, *, sums: bool) -> None:
+        self._loss = loss
+        self._sums = sums
+        self._close = CLOSE
+        self._adds_by_batch = True
+
+    @property
+    def adds(self) -> bool:
+        """Whether sums over records are added."""
+        return self._sums
+
+    def measure(self, labels: Labels, predictions: Predictions) -> Tensor:
+        """The loss of a part, to be called while tracing."""
+        return self._unlike(labels, predictions)
+
+    def of(self, measured: Tensor, rows: int, labels: Labels, predictions: Predictions) -> float:
+        """The denominator of a part.
+
+        Raises:
+            UserCodeError: the loss is no longer 0.
+        """
+        loss = float(np.asarray(measured)[0])
+        if loss:
+            raise no_ratio(
+                f"0 on the first records, but for what the model adds (add_loss), and {loss:.6g} on others"
+            )
+        return 1.0 if self._sums else float(rows)
+
+
 def _shapes(values: Predictions) -> str:
     return ", ".join(str(list(leaf.shape)) for leaf in tf.nest.flatten(values))
 

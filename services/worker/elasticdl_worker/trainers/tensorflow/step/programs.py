@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.framework import Lookups, StepResult
-from elasticdl_worker.trainers.loss_denominators import any_rows
+from elasticdl_worker.trainers.loss_denominators import FlatLossError, any_rows, on_first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, raw_variable, tf
@@ -23,8 +24,8 @@ from elasticdl_worker.trainers.tensorflow.model.embeddings import ROWS_NAME, Ran
 from elasticdl_worker.trainers.tensorflow.model.label_shapes import refuse_outer
 from elasticdl_worker.trainers.tensorflow.model.optimizers import Clipping
 from elasticdl_worker.trainers.tensorflow.model.untracked import refuse_untracked
-from elasticdl_worker.trainers.tensorflow.step.added_losses import check_added, part_of
-from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
+from elasticdl_worker.trainers.tensorflow.step.added_losses import TermsOf, check_added, part_of
+from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators, OfAddedAlone
 from elasticdl_worker.trainers.tensorflow.step.local_updates import LocalUpdates
 from elasticdl_worker.trainers.tensorflow.step.lookups import LookupCollector
 from elasticdl_worker.trainers.tensorflow.step.step_choice import StepChoice
@@ -42,6 +43,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
     RowTensors,
     Tensor,
     TypeSpec,
+    Variable,
 )
 
 _Forward = Callable[[Features, RowTensors, Inverse], Predictions]
@@ -168,29 +170,71 @@ class Programs:
         """The denominators that ``measure_denominators`` has found; None before."""
         return self._denominators
 
-    def measure_denominators(self, first: Minibatch) -> None:
+    def measure_denominators(self, look: Callable[[int, float], Minibatch | None]) -> None:
         """Finds by the first records what denominator the loss has: rounds of several minibatches go by it.
+
+        Args:
+            look: gives so many records of the data from a place on, as part of it, or fewer.
 
         Raises:
             UserCodeError: no denominator makes the losses of minibatches that of the round.
         """
+        made, first = self.find_denominators(look)
         lookups = self.collect(first.features, training=False)
-        rows = any_rows({table: (len(ids), self.model.tables[table].dim) for table, ids in lookups.unique.items()})
-        with self.explaining(first.features):
-            scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
-            predictions = self.infer(first.features, scope)
-            made = KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records)
+        rows = self._any_rows(lookups)
 
         def loss() -> Tensor:
             scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
             return self.compute(first.features, first.labels, scope)[0]
 
         with self.explaining(first.features):
-            held = [raw_variable(one) for one in self.model.keras_model.variables]
-            require_straight_backward(loss, self.model.trainable, held)
+            require_straight_backward(loss, self.model.trainable, self._held())
         if made.note_added(self.model.keras_model):
             self.require_alike_terms(first, made)
         self._denominators, self._keeps_predictions = made, True
+
+    def find_denominators(
+        self, look: Callable[[int, float], Minibatch | None]
+    ) -> tuple[KerasDenominators, Minibatch]:
+        """The denominators of the loss, and the records that show them, which are the same for all workers.
+
+        Args:
+            look: gives so many records of the data from a place on, as part of it, or fewer.
+
+        Raises:
+            UserCodeError: there are none.
+        """
+
+        def measure(first: Minibatch) -> tuple[KerasDenominators, Minibatch]:
+            lookups = self.collect(first.features, training=False)
+            rows = self._any_rows(lookups)
+            with self.explaining(first.features):
+                scope = RowsScope(_tensors(rows), lookups.inverse) if rows else None
+                predictions = self.infer(first.features, scope)
+                return KerasDenominators(self.evaluation_loss, first.labels, predictions, first.records), first
+
+        try:
+            return on_first_rows(look, measure)
+        except FlatLossError as flat:
+            return on_first_rows(look, partial(self._of_added_alone, flat))
+
+    def _of_added_alone(self, flat: FlatLossError, first: Minibatch) -> tuple[KerasDenominators, Minibatch]:
+        """The denominators of a loss that no output changes, where the model adds what it computes of records.
+
+        Raises:
+            FlatLossError: it adds nothing of the kind.
+            UserCodeError: it adds neither means nor sums.
+        """
+        terms = self._terms_of(first)
+        if np.array_equal(terms(0, 1, True), terms(0, first.records, True)):
+            raise flat
+        made = OfAddedAlone(self.evaluation_loss, sums=True)
+        try:
+            check_added(terms, first.records, sums=True, close=made.close)
+        except UserCodeError:
+            made = OfAddedAlone(self.evaluation_loss, sums=False)
+            check_added(terms, first.records, sums=False, close=made.close)
+        return made, first
 
     def require_alike_terms(self, first: Minibatch, denominators: KerasDenominators) -> None:
         """Refuses what the model adds to the loss of some records, if it is otherwise over records than the loss.
@@ -198,10 +242,13 @@ class Programs:
         Raises:
             UserCodeError: parts of an update would train another objective.
         """
+        check_added(self._terms_of(first), first.records, sums=denominators.adds, close=denominators.close)
+
+    def _terms_of(self, first: Minibatch) -> TermsOf:
+        """What gives the values that the model adds to the loss of some of these records."""
         whole = self.collect(first.features, training=False)
         places = {table: {one: at for at, one in enumerate(ids.tolist())} for table, ids in whole.unique.items()}
-        rows = any_rows({table: (len(ids), self.model.tables[table].dim) for table, ids in places.items()})
-        held = [raw_variable(one) for one in self.model.keras_model.variables]
+        rows = self._any_rows(whole)
 
         def terms(start: int, end: int, training: bool) -> NDArray[np.float64]:
             features = part_of(first.features, start, end)
@@ -210,11 +257,17 @@ class Programs:
                 table: rows[table][[places[table][one] for one in ids.tolist()]]
                 for table, ids in found.unique.items()
             }
-            with variables_kept(held), self.explaining(features):
+            with variables_kept(self._held()), self.explaining(features):
                 self.call(features, RowsScope(_tensors(own), found.inverse) if own else None, training=training)
                 return np.array([float(tf.reduce_sum(one)) for one in self.model.keras_model.losses])
 
-        check_added(terms, first.records, sums=denominators.adds, close=denominators.close)
+        return terms
+
+    def _any_rows(self, lookups: Lookups) -> dict[str, NDArray[np.float32]]:
+        return any_rows({table: (len(ids), self.model.tables[table].dim) for table, ids in lookups.unique.items()})
+
+    def _held(self) -> list[Variable]:
+        return [raw_variable(one) for one in self.model.keras_model.variables]
 
     def _denominator(self, measured: Tensor, labels: Labels, predictions: Predictions) -> Callable[[int], float]:
         denominators = self._denominators
