@@ -53,7 +53,7 @@ _LOCALLY_TRANSLATED: Mapping[str, str] = {
     "num_ps": "the model is in one process",
     "embedding_threshold_bytes": "embeddings stay in the model; in checkpoints they are tables",
     "use_async": _NOTHING_IS_LATE,
-    "grads_to_wait": "an update has the records of so many minibatches",
+    "grads_to_wait": "one process computes the minibatches of a round, one after the other",
     "sync_version_tolerance": _NOTHING_IS_LATE,
     "lr_staleness_modulation": _NOTHING_IS_LATE,
     "delay_compensation": _NOTHING_IS_LATE,
