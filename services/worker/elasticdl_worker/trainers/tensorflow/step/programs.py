@@ -245,7 +245,7 @@ class Programs:
         check_added(self._terms_of(first), first.records, sums=denominators.adds, close=denominators.close)
 
     def _terms_of(self, first: Minibatch) -> TermsOf:
-        """What gives the values that the model adds to the loss of some of these records."""
+        """A function that gives the values that the model adds to the loss of some of these records."""
         whole = self.collect(first.features, training=False)
         places = {table: {one: at for at, one in enumerate(ids.tolist())} for table, ids in whole.unique.items()}
         rows = self._any_rows(whole)
