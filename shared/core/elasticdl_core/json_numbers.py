@@ -31,6 +31,11 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def whole(value: Any) -> Any:
+    """A number without a fraction as the whole number that it is, as JSON schema has it: 3.0 is 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def spelled(value: float) -> Spelled:
     """The string of a number that is not finite."""
     if math.isnan(value):

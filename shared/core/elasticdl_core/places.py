@@ -32,6 +32,7 @@ STORE_SCHEMES = frozenset(("abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"))
 """Schemes of stores into which jobs write: those that put an object only if there is none of its name."""
 INDEX_FOLDER = "index_cache"
 """The reader parameter that names a folder to write into."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WILD = re.compile(r"[*?\[{]")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _STORED = f"give an absolute path, or a URL such as s3://bucket/folder ({', '.join(sorted(STORE_SCHEMES))})"
@@ -127,7 +128,7 @@ def check_root(root: str) -> None:
         InvalidInputError: says what is wrong with it.
     """
     url = _URL.fullmatch(root)
-    if url is None:
+    if url is None or _CONTROL.search(root):
         wrong = malformed(root)
     elif url[1].lower() not in REMOTE_SCHEMES or not url[2].strip("/") or ".." in url[2].split("/"):
         wrong = "is no prefix of URLs of a store such as s3://bucket/folder"
@@ -159,7 +160,7 @@ def check_places(spec: JobSpec, reach: Reach | None) -> None:
 
 def malformed(place: str) -> str:
     """The fault of an absolute path's text; empty if there is none."""
-    if any(ord(character) < 32 or ord(character) == 127 for character in place):
+    if _CONTROL.search(place):
         return "holds a control character"
     if place.startswith("~"):
         return "begins with ~, which nobody expands here"

@@ -32,6 +32,8 @@ _LETTERS = {
     TaskType.EXPORT: "x",
 }
 _TYPES = {letter: kind for kind, letter in _LETTERS.items()}
+TASK_PATTERN = rf"^[{''.join(_TYPES)}](:-?[0-9]{{1,18}}){{4}}$"
+"""The form of a task's id as a text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from elasticdl_api.histories.ledger import ledger_of
 from elasticdl_api.histories.shown_series import By, SeriesWish
@@ -19,6 +19,7 @@ from elasticdl_api.schemas.histories import (
     ProcessResponse,
     SeriesListResponse,
 )
+from elasticdl_api.schemas.moments import GivenMoment
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.processes import ProcessKey
 from elasticdl_api.web.paging import PageToken
@@ -79,9 +80,9 @@ Names = Annotated[
     ),
 ]
 _HOW = "A time, or a number as the points have it: seconds since the epoch, or a version."
-_Number = Annotated[float, Field(ge=-1e15, le=1e15)]
-Since = Annotated[_Number | AwareDatetime | None, Query(description=f"Only from there on. {_HOW}")]
-Until = Annotated[_Number | AwareDatetime | None, Query(description=f"Only up to there. {_HOW}")]
+_Number = Annotated[float, Field(ge=0, le=MOST_PLACE)]
+Since = Annotated[_Number | GivenMoment | None, Query(description=f"Only from there on. {_HOW}")]
+Until = Annotated[_Number | GivenMoment | None, Query(description=f"Only up to there. {_HOW}")]
 Points = Annotated[int, Query(description="About as many points of each series, at most.", ge=1, le=2000)]
 
 

@@ -10,11 +10,13 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
+from fastapi import Path as PathParameter
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, WithJsonSchema
 
 from elasticdl_api.files import access as files
 from elasticdl_api.files.model_code import bundle_path
 from elasticdl_api.routes.bundles import stream_zip
+from elasticdl_api.schemas.numbers import Whole, WholeNumbers
 from elasticdl_api.schemas.reported import at_most, names_one_by_one, one_by_one, refused_of
 from elasticdl_api.services import Api, Master
 from elasticdl_api.store.processes import LifeReport
@@ -24,16 +26,17 @@ from elasticdl_api.web.streamed import StreamedResponse
 from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.bounds import PATH_CHARS
 from elasticdl_core.job.life import REPORTED_STATES, JobState
+from elasticdl_core.json_numbers import whole
 from elasticdl_core.places import is_url
 from elasticdl_core.process_life import EndCause, LifeStage
 from elasticdl_core.series import MOST_NAMES, NAME_CHARS, TIERS, SeriesRow
-from elasticdl_core.task import TaskId
+from elasticdl_core.task import TASK_PATTERN, TaskId
 
 router = APIRouter(prefix="/internal/jobs/{job_id}", tags=["internal"], responses=declared(400, 409, 422))
 INTEGER = 2**31 - 1
 _MOST = 10_000
 """Items of one report."""
-Number = Annotated[int, Field(ge=0, le=BIGINT)]
+Number = Annotated[Whole, Field(ge=0, le=BIGINT)]
 Text = Annotated[str, Field(max_length=200_000), at_most(200_000)]
 
 
@@ -43,7 +46,7 @@ class LeaseRequest(BaseModel):
     holder: Annotated[str, Field(min_length=1, max_length=200, examples=["master-0.1@node-a:4711"])]
 
 
-class Stamped(BaseModel):
+class Stamped(WholeNumbers):
     """Base of a master's messages: each carries its epoch."""
 
     epoch: Number
@@ -61,7 +64,7 @@ def _moment(at: datetime | None) -> datetime | None:
     return moment
 
 
-class Loss(BaseModel):
+class Loss(WholeNumbers):
     """A training loss; a number that JSON cannot write comes as a string."""
 
     model_version: Number
@@ -71,12 +74,12 @@ class Loss(BaseModel):
     )
 
 
-class SpanOfSeries(BaseModel):
+class SpanOfSeries(WholeNumbers):
     """Statistics of all numbers in one span of time."""
 
-    tier: Annotated[int, Field(ge=0, lt=len(TIERS))]
-    start: Annotated[int, Field(ge=0, le=253_402_300_799, description="In seconds since the epoch.")]
-    samples: Annotated[int, Field(ge=1, le=INTEGER)]
+    tier: Annotated[Whole, Field(ge=0, lt=len(TIERS))]
+    start: Annotated[Whole, Field(ge=0, le=253_402_300_799, description="In seconds since the epoch.")]
+    samples: Annotated[Whole, Field(ge=1, le=INTEGER)]
     numbers: Annotated[
         dict[
             Annotated[str, Field(min_length=1, max_length=NAME_CHARS)],
@@ -93,8 +96,8 @@ class HeartbeatReport(Stamped):
     """The job's status; extends the master's lease."""
 
     status: dict[str, Any]
-    losses: Annotated[list[Loss], one_by_one(_MOST)] = []
-    series: Annotated[list[SpanOfSeries], one_by_one(_MOST)] = []
+    losses: Annotated[list[Loss], one_by_one(_MOST)] = Field(default=[])
+    series: Annotated[list[SpanOfSeries], one_by_one(_MOST)] = Field(default=[])
 
 
 def _reported(state: JobState) -> JobState:
@@ -106,9 +109,13 @@ def _reported(state: JobState) -> JobState:
 class StateReport(Stamped):
     """The state that the job is in now."""
 
-    to: Annotated[JobState, AfterValidator(_reported)]
+    to: Annotated[
+        JobState,
+        AfterValidator(_reported),
+        WithJsonSchema({"type": "string", "enum": sorted(REPORTED_STATES)}),
+    ]
     reason: Text = ""
-    detail: dict[str, Any] = {}
+    detail: dict[str, Any] = Field(default={})
 
 
 class EventReport(BaseModel):
@@ -125,12 +132,12 @@ class EventReports(Stamped):
     events: Annotated[list[EventReport], one_by_one(_MOST)]
 
 
-class ProcessName(BaseModel):
+class ProcessName(WholeNumbers):
     """Names a PS or worker of the job; of masters the api knows itself."""
 
     role: Literal["ps", "worker"]
-    index: Annotated[int, Field(ge=0, le=INTEGER)]
-    incarnation: Annotated[int, Field(ge=0, le=INTEGER)]
+    index: Annotated[Whole, Field(ge=0, le=INTEGER)]
+    incarnation: Annotated[Whole, Field(ge=0, le=INTEGER)]
 
 
 class LifeOfProcess(ProcessName):
@@ -139,7 +146,7 @@ class LifeOfProcess(ProcessName):
     stage: LifeStage
     at: Annotated[datetime, AfterValidator(_moment)] = Field(description="ISO 8601, or seconds since the epoch.")
     cause: EndCause | None = None
-    exit_code: Annotated[int, Field(ge=-INTEGER, le=INTEGER)] | None = None
+    exit_code: Annotated[Whole, Field(ge=-INTEGER, le=INTEGER)] | None = None
     message: Annotated[str, Field(max_length=10_000), at_most(10_000)] = ""
     announce: bool = Field(default=True, description="Whether an event tells it.")
 
@@ -162,9 +169,11 @@ class PlanReport(Stamped):
 class DoneReport(Stamped):
     """Tasks that are done."""
 
-    tasks: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100_000)]
-    accounts: dict[Annotated[str, Field(max_length=200)], dict[str, Any]] = Field(
-        default={}, description="Of tasks with records that were passed over; an empty one takes it back."
+    tasks: Annotated[list[Annotated[str, Field(pattern=TASK_PATTERN)]], Field(max_length=100_000)]
+    accounts: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="Of tasks with records that were passed over; an empty one takes it back.",
+        json_schema_extra={"propertyNames": {"pattern": TASK_PATTERN}},
     )
 
 
@@ -183,8 +192,8 @@ class EvaluationReport(Stamped):
     """Metrics at one version."""
 
     number: Number
-    model_version: Annotated[int, Field(ge=-1, le=BIGINT)]
-    training_epoch: Annotated[int, Field(ge=-1, le=BIGINT)]
+    model_version: Annotated[Whole, Field(ge=-1, le=BIGINT)]
+    training_epoch: Annotated[Whole, Field(ge=-1, le=BIGINT)]
     metrics: dict[str, Any]
 
 
@@ -272,7 +281,7 @@ async def done(job_id: str, body: DoneReport, api: Api, master: Master) -> dict[
 @router.post("/checkpoints", status_code=204, summary="Commit a checkpoint")
 async def checkpoint(job_id: str, body: CheckpointReport, api: Api, master: Master) -> None:
     """From now on it exists."""
-    version = body.manifest.get("version")
+    version = whole(body.manifest.get("version"))
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= BIGINT:
         raise InvalidInputError("the manifest has no version", fix="put the model version in manifest.version")
     await api.masters.commit_checkpoint(job_id, body.epoch, version=version, manifest=clean(body.manifest))
@@ -281,12 +290,14 @@ async def checkpoint(job_id: str, body: CheckpointReport, api: Api, master: Mast
 @router.delete("/checkpoints/{version}", status_code=204, summary="Forget a checkpoint")
 async def forget_checkpoint(
     job_id: str,
-    version: Number,
+    version: Annotated[int, PathParameter(ge=0, le=BIGINT)],
     api: Api,
     master: Master,
     body: Stamped | None = None,
     epoch: Annotated[int | None, Query(description="Instead of a body.", ge=0, le=BIGINT)] = None,
-    directory: Annotated[str, Query(description="Directory of its files; empty for any of that version.")] = "",
+    directory: Annotated[
+        str, Query(description="Directory of its files; empty for any of that version.", pattern=r"^[^\x00]*$")
+    ] = "",
 ) -> None:
     """After its files were removed, or before: a checkpoint without a manifest does not exist.
 

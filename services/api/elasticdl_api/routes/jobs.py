@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 router = APIRouter(tags=["jobs"])
 _CHANGEABLE = frozenset(JobChanges.model_fields)
 
-Label = Annotated[str, Field(max_length=400)]
+Label = Annotated[str, Field(max_length=400, json_schema_extra={"pattern": r"^[^=\x00]+=[^\x00]*$"})]
 IfMatch = Annotated[
     str | None,
     Header(description="ETag of the job as you read it; refused with 412 if it has changed since.", max_length=200),
@@ -131,6 +131,7 @@ async def list_jobs(
             description="Only these jobs: their ids, with commas between them.",
             max_length=20_000,
             pattern=r"^[-A-Za-z0-9_.,]*$",
+            json_schema_extra={"pattern": r"^,*[-A-Za-z0-9_.][-A-Za-z0-9_.,]*$"},
             examples=[schemas.EXAMPLE_ID],
         ),
     ] = None,

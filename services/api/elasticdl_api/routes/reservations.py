@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import text
 
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.numbers import Whole, WholeNumbers
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_api.services import Api, User
 from elasticdl_api.store import audit
@@ -32,12 +33,12 @@ Name = Annotated[
 ]
 
 
-class ReservationRequest(BaseModel):
+class ReservationRequest(WholeNumbers):
     """The slots to reserve."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    slots: int = Field(ge=0, le=100_000, description="Worker slots.", examples=[3])
+    slots: Whole = Field(ge=0, le=100_000, description="Worker slots.", examples=[3])
     grace_s: float = Field(
         default=DEFAULT_GRACE_S,
         ge=0,

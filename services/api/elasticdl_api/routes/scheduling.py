@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -15,6 +14,7 @@ from elasticdl_api.scheduling import explanations
 from elasticdl_api.scheduling.what_if import answer, change_of
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.schemas import scheduling as s
+from elasticdl_api.schemas.moments import GivenMoment
 from elasticdl_api.services import Api, User
 from elasticdl_api.store.scheduling import DecisionFilters
 from elasticdl_api.web.auth import Identity
@@ -99,11 +99,16 @@ async def decisions(
     api: Api,
     user: User,
     job: JobName = None,
-    since: Annotated[datetime | None, Query(description="Only from then on (ISO 8601, with a zone).")] = None,
-    until: Annotated[datetime | None, Query(description="Only before then.")] = None,
+    since: Annotated[GivenMoment | None, Query(description="Only from then on (ISO 8601, with a zone).")] = None,
+    until: Annotated[GivenMoment | None, Query(description="Only before then.")] = None,
     page_token: PageToken = None,
     cursor: Annotated[
-        str | None, Query(description="An alias of page_token: next_cursor of the page before.", max_length=20)
+        str | None,
+        Query(
+            description="An alias of page_token: next_cursor of the page before.",
+            max_length=20,
+            json_schema_extra={"pattern": "^([0-9]{1,18}|[1-8][0-9]{18})$"},
+        ),
     ] = None,
     limit: Annotated[int, Query(description="Decisions on a page.", ge=1, le=500)] = 50,
     full: Annotated[
@@ -119,9 +124,6 @@ async def decisions(
         raise PermissionDeniedError(
             "a snapshot shows the jobs of all namespaces", fix="use the admin token, or leave full out"
         )
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None and (moment.tzinfo is None or not 1970 <= moment.year < 9999):
-            raise InvalidInputError(f"{name} is no time with a zone", fix=f"write {name}=2026-01-31T12:00:00Z")
     size = min(limit, MOST_FULL) if full else limit
     about = {"seen": user.namespace, "job": job, "since": since, "until": until}
     before = None if cursor is None else _cursor(cursor)

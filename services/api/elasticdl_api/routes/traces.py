@@ -50,7 +50,8 @@ async def record(job_id: schemas.JobId, request: Request, api: Api, user: User) 
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise InvalidInputError(
-            f"seconds: {first['msg']}", fix='send {"seconds": 5}: more than 0, at most 30'
+            f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}",
+            fix='send {"seconds": 5}: more than 0, at most 30',
         ) from None
     launcher = require_agent(api)
     with (await api.log_slot(user))():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
+from elasticdl_api.schemas.field_rules import ROOT_PATTERN
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.numbers import Whole, WholeNumbers
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
 from elasticdl_core.errors import InvalidInputError
@@ -24,7 +27,7 @@ SourceName = Annotated[str, Field(pattern=SOURCE_PATTERN, examples=["shop"])]
 UserName = Annotated[str, Field(pattern=USER_PATTERN, examples=["ada"])]
 
 
-class TokenRequest(BaseModel):
+class TokenRequest(WholeNumbers):
     """The token to make."""
 
     model_config = ConfigDict(
@@ -47,7 +50,7 @@ class TokenRequest(BaseModel):
         default=None,
         description="The user who will hold it, and own what is submitted with it; the caller by default.",
     )
-    expires_in_s: StrictInt | None = Field(
+    expires_in_s: Whole | None = Field(
         default=None,
         ge=60,
         le=LONGEST_LIFE_S,
@@ -92,25 +95,32 @@ def _root(text: str) -> str:
     return str(PurePosixPath(text)) if text.startswith("/") else text
 
 
-class NamespaceLimits(BaseModel):
+DataRoot = Annotated[
+    str,
+    Field(min_length=1, max_length=1000, json_schema_extra={"pattern": ROOT_PATTERN}),
+    AfterValidator(_root),
+]
+
+
+class NamespaceLimits(WholeNumbers):
     """Limits of a namespace; those that are not given are as for everybody."""
 
     model_config = ConfigDict(extra="forbid")
 
-    requests_per_second: StrictInt | None = Field(default=None, ge=1, le=100_000, description="Of each token.")
-    disk_mib: StrictInt | None = Field(
+    requests_per_second: Whole | None = Field(default=None, ge=1, le=100_000, description="Of each token.")
+    disk_mib: Whole | None = Field(
         default=None, ge=0, le=1 << 40, description="MiB that its jobs and bundles may fill; 0 for no limit."
     )
-    max_ps: StrictInt | None = Field(default=None, ge=1, le=1000, description="Parameter servers of each job.")
-    max_streams: StrictInt | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
-    max_priority: StrictInt | None = Field(
+    max_ps: Whole | None = Field(default=None, ge=1, le=1000, description="Parameter servers of each job.")
+    max_streams: Whole | None = Field(default=None, ge=0, le=100_000, description="Live streams of each token.")
+    max_priority: Whole | None = Field(
         default=None, ge=-1000, le=1000, description="Highest priority of its jobs, from now on."
     )
-    weight: StrictInt | None = Field(default=None, ge=1, le=1000, description="Its share of slots beside others.")
-    guaranteed_slots: StrictInt | None = Field(
+    weight: Whole | None = Field(default=None, ge=1, le=1000, description="Its share of slots beside others.")
+    guaranteed_slots: Whole | None = Field(
         default=None, ge=1, le=1_000_000, description="Slots that it always gets back from others."
     )
-    max_slots: StrictInt | None = Field(
+    max_slots: Whole | None = Field(
         default=None, ge=1, le=1_000_000, description="Slots that it never exceeds, even while the cluster is idle."
     )
 
@@ -124,21 +134,39 @@ class NamespaceLimits(BaseModel):
         return self
 
 
-def _source(url: str | None) -> str | None:
+_LONGEST_ADDRESS = 1000
+_ADDRESS_PATTERN = (
+    r"^(sqlite:///[^?#\x00-\x1f\x7f]+"
+    r"|postgresql://[^/?#\x00-\x1f\x7f]*/+[^/?#\x00-\x1f\x7f][^#\x00-\x1f\x7f]*)$"
+)
+_ADDRESS = {"type": "string", "maxLength": _LONGEST_ADDRESS, "pattern": _ADDRESS_PATTERN}
+
+
+def _source(url: str) -> str:
     """The address of a source; what is wrong with it is told without it, as it may hold a password."""
-    parts = urlsplit(url or "sqlite:///file")
-    if parts.scheme == "sqlite" and not (parts.netloc or parts.path in ("", "/") or parts.query or parts.fragment):
-        return url
-    named = parse_qs(parts.query, keep_blank_values=True)
-    if parts.scheme == "postgresql" and parts.path.strip("/") and not any("pass" in one.lower() for one in named):
-        return url
+    if len(url) <= _LONGEST_ADDRESS and re.fullmatch(_ADDRESS_PATTERN, url):
+        named = parse_qs(urlsplit(url).query, keep_blank_values=True)
+        if not any("pass" in one.lower() for one in named):
+            return url
     raise ValueError(
         "a source is sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, with the password there or in the "
         "api's ~/.pgpass"
     )
 
 
-SourceAddress = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_source)]
+SourceAddress = Annotated[str, AfterValidator(_source), WithJsonSchema(_ADDRESS)]
+Sources = Annotated[
+    dict[SourceName, SourceAddress | None],
+    Field(max_length=100),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": 100,
+            "propertyNames": {"pattern": SOURCE_PATTERN},
+            "additionalProperties": {"anyOf": [_ADDRESS, {"type": "null"}]},
+        }
+    ),
+]
 
 
 class NamespaceRequest(BaseModel):
@@ -146,7 +174,7 @@ class NamespaceRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    data_roots: list[Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_root)]] | None = Field(
+    data_roots: list[DataRoot] | None = Field(
         default=None,
         max_length=100,
         description="Roots of its jobs' data besides their own folder: absolute paths, beginnings of URLs; "
@@ -154,9 +182,8 @@ class NamespaceRequest(BaseModel):
         examples=[["/data/team-a"]],
     )
     limits: NamespaceLimits | None = Field(default=None, description="As they were if null.")
-    sources: dict[SourceName, SourceAddress | None] | None = Field(
+    sources: Sources | None = Field(
         default=None,
-        max_length=100,
         description="Databases that its statements may read, by the names that users say: "
         "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE, of a user who may only read. They are added to "
         "those that there are, null removes one, and no answer tells an address.",

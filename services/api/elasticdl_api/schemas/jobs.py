@@ -134,6 +134,13 @@ class JobPageResponse(BaseModel):
     total: int | None = Field(default=None, description="The number of matches on all pages; null unless asked for.")
 
 
+_LABELS = rules_of("labels", "object")
+_LABEL_CHANGES: dict[str, Any] = {
+    **_LABELS,
+    "additionalProperties": {"anyOf": [_LABELS["additionalProperties"], {"type": "null"}]},
+}
+
+
 class JobChanges(BaseModel):
     """The fields of a job that can be changed."""
 
@@ -146,6 +153,7 @@ class JobChanges(BaseModel):
         default={},
         description="Merged into those that there are; null removes one.",
         examples=[{"team": "a", "old": None}],
+        json_schema_extra=_LABEL_CHANGES,
     )
 
 

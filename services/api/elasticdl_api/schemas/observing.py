@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from elasticdl_api.schemas.moments import Moment
 from elasticdl_core.ports.launcher import Role
@@ -105,6 +105,8 @@ class LogFilesResponse(BaseModel):
 
 class TraceWish(BaseModel):
     """The trace to record."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     seconds: float = Field(default=5.0, gt=0, le=30, description="For how long.")
 

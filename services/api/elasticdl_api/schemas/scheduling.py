@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from elasticdl_api.schemas.field_rules import GPU_PATTERN
 from elasticdl_api.schemas.jobs import EXAMPLE_ID
 from elasticdl_api.schemas.moments import Moment
+from elasticdl_api.schemas.numbers import Whole, WholeNumbers
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.devices import MOST_DEVICES
+from elasticdl_core.json_numbers import whole
 
 _REASON = "it has 1 of at most 4 workers; 1 more would speed it up by 90%, and the slots do more for other jobs"
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Rank = Annotated[int, Field(ge=-1000, le=1000)]
+Count = Annotated[Whole, Field(ge=1, le=10_000)]
+Storable = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+_BY_JOB: dict[str, Any] = {"propertyNames": {"pattern": r"^[^\x00]*$"}}
+Rank = Annotated[Whole, Field(ge=-1000, le=1000)]
 
 
 class ReasonResponse(BaseModel):
@@ -223,24 +228,24 @@ class DecisionPage(BaseModel):
     next_cursor: str | None = Field(description="Give it as cursor to get the next page; null at the end.")
 
 
-class _Strict(BaseModel):
+class _Strict(WholeNumbers):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class HypotheticalJob(_Strict):
     """A job that does not exist. Its speed is that of ``like``, else of past jobs of its model, else as given."""
 
-    name: str = Field(default="new", min_length=1, max_length=60, description="Its name in the answer.")
+    name: Storable = Field(default="new", min_length=1, max_length=60, description="Its name in the answer.")
     min_workers: Count = 1
     max_workers: Count = 1
     priority: Rank = 0
     records: float | None = Field(default=None, gt=0, le=1e15, description="Records over all epochs.")
-    like: str | None = Field(default=None, max_length=100, description="A job that it resembles.")
-    model_def: str | None = Field(default=None, max_length=300)
-    minibatch_size: int | None = Field(default=None, ge=1, le=2**31)
-    num_ps: int | None = Field(default=None, ge=0, le=10_000)
+    like: Storable | None = Field(default=None, max_length=100, description="A job that it resembles.")
+    model_def: Storable | None = Field(default=None, max_length=300)
+    minibatch_size: Whole | None = Field(default=None, ge=1, le=2**31)
+    num_ps: Whole | None = Field(default=None, ge=0, le=10_000)
     use_async: bool | None = None
-    worker_resource_request: str | None = Field(
+    worker_resource_request: Annotated[str, Field(json_schema_extra={"pattern": GPU_PATTERN})] | None = Field(
         default=None, max_length=100, description="The share of an accelerator for a worker.", examples=["gpu=0.5"]
     )
     records_per_second: float | None = Field(
@@ -261,7 +266,7 @@ class Bounds(_Strict):
 class NewNode(_Strict):
     """A machine that is not there."""
 
-    slots: Annotated[int, Field(ge=1, le=10_000)]
+    slots: Annotated[Whole, Field(ge=1, le=10_000)]
 
 
 class WhatIf(_Strict):
@@ -275,16 +280,20 @@ class WhatIf(_Strict):
     )
 
     add: list[HypotheticalJob] = Field(default_factory=list, max_length=100)
-    cancel: list[str] = Field(default_factory=list, max_length=1000, description="Ids of jobs to leave out.")
-    priorities: dict[str, Rank] = Field(
-        default_factory=dict, max_length=1000, description="Other priorities, by job."
+    cancel: list[Storable] = Field(default_factory=list, max_length=1000, description="Ids of jobs to leave out.")
+    priorities: dict[str, Annotated[Rank, BeforeValidator(whole)]] = Field(
+        default_factory=dict, max_length=1000, description="Other priorities, by job.", json_schema_extra=_BY_JOB
     )
-    sizes: dict[str, Bounds] = Field(default_factory=dict, max_length=1000, description="Other bounds, by job.")
-    slots: int | None = Field(default=None, ge=0, le=1_000_000, description="Slots of the whole cluster.")
-    add_slots: int = Field(default=0, ge=-1_000_000, le=1_000_000, description="Slots more, or fewer if negative.")
-    devices: int | None = Field(default=None, ge=0, le=MOST_DEVICES, description="Accelerators of the whole cluster.")
+    sizes: dict[str, Bounds] = Field(
+        default_factory=dict, max_length=1000, description="Other bounds, by job.", json_schema_extra=_BY_JOB
+    )
+    slots: Whole | None = Field(default=None, ge=0, le=1_000_000, description="Slots of the whole cluster.")
+    add_slots: Whole = Field(default=0, ge=-1_000_000, le=1_000_000, description="Slots more, or fewer if negative.")
+    devices: Whole | None = Field(
+        default=None, ge=0, le=MOST_DEVICES, description="Accelerators of the whole cluster."
+    )
     add_nodes: list[NewNode] = Field(default_factory=list, max_length=10_000)
-    remove_nodes: list[str] = Field(default_factory=list, max_length=10_000, description="Names of machines.")
+    remove_nodes: list[Storable] = Field(default_factory=list, max_length=10_000, description="Names of machines.")
 
 
 class Course(BaseModel):

@@ -7,6 +7,7 @@ from typing import Any
 
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job.fields import ALL_REDUCE, STRATEGIES
+from elasticdl_core.json_numbers import whole
 
 LAST = "last"
 """Stands for the newest job where a job is named; no job is called so."""
@@ -22,7 +23,7 @@ ALIASES: Mapping[str, str] = {
 
 
 def resolve_aliases(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a mapping with fields of a job under their own names, and strategies as they are spelt.
+    """A copy of a mapping with fields of a job under their own names, strategies as they are spelt, and 3.0 as 3.
 
     ``num_ps`` of 0, as lines of the original have it, says that there are no parameter servers.
 
@@ -34,8 +35,8 @@ def resolve_aliases(mapping: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     typed: dict[str, str] = {}
     problems: list[Problem] = []
-    for key, value in mapping.items():
-        name = ALIASES.get(key, key)
+    for key, given in mapping.items():
+        name, value = ALIASES.get(key, key), whole(given)
         if name in named and not _same(named[name], value):
             message = f"{typed[name]!r} ({named[name]!r}) and {key!r} ({value!r}) are two names of one field"
             problems.append(Problem(name, message, f"give {name!r} alone"))
