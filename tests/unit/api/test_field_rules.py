@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from elasticdl_api.schemas.jobs import spec_schema
+from elasticdl_api.schemas.jobs import JobChanges, spec_schema
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.bounds import PARAMETERS, find_problems
@@ -193,3 +193,9 @@ def _problems(name: str, value: Any) -> list[str]:
     # Three rules of one field each stand among those of several.
     found += [one for one in combination_problems(spec) if any(word in one.message for word in _OF_ONE_FIELD)]
     return [one.message for one in found if one.field == name]
+
+
+def test_changes_of_a_job_have_no_defaults() -> None:
+    """What is left out stays, and a client that is generated sends the defaults that it is told of."""
+    changeable = JobChanges.model_json_schema()["properties"]
+    assert len(changeable) == 4 and not [name for name, about in changeable.items() if "default" in about]

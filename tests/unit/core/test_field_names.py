@@ -31,7 +31,8 @@ def test_no_alias_is_a_field_itself() -> None:
 
 def test_two_names_of_a_field_must_agree() -> None:
     assert resolve_aliases({"num_workers": 2, "max_workers": 2}) == {"max_workers": 2}
-    for first, second in ((2, 3), (1, True), (1, 1.0)):
+    assert resolve_aliases({"num_workers": 2.0, "max_workers": 2}) == {"max_workers": 2}
+    for first, second in ((2, 3), (1, True), (1, 1.5)):
         with pytest.raises(SpecError) as caught:
             resolve_aliases({"max_workers": first, "num_workers": second, "num_ps": 1, "num_ps_pods": 2})
         assert [problem.field for problem in caught.value.problems] == ["max_workers", "num_ps"]

@@ -37,7 +37,10 @@ Digest = Annotated[
         examples=["sha256:" + "0f" * 32],
     ),
 ]
-_ZIP: dict[str, Any] = {"application/zip": {"schema": {"type": "string", "format": "binary"}}}
+_BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_ZIP: dict[str, Any] = {"application/zip": _BYTES}
+_UPLOADED = _ZIP | {"application/octet-stream": _BYTES}
+"""Generators of clients know bytes, and not all of them zips."""
 
 
 @router.put(
@@ -45,7 +48,7 @@ _ZIP: dict[str, Any] = {"application/zip": {"schema": {"type": "string", "format
     status_code=201,
     response_model=BundleResponse,
     summary="Upload a bundle",
-    openapi_extra={"requestBody": {"required": True, "description": "The zip.", "content": _ZIP}},
+    openapi_extra={"requestBody": {"required": True, "description": "The zip.", "content": _UPLOADED}},
     responses={**declared(400, 409, 413, 422), 200: {"model": BundleResponse, "description": "It was there already"}},
 )
 async def upload(digest: Digest, request: Request, api: Api, user: User) -> JSONResponse:

@@ -141,10 +141,17 @@ _LABEL_CHANGES: dict[str, Any] = {
 }
 
 
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """What is left out stays; clients that are generated would send a default."""
+    for field in schema["properties"].values():
+        field.pop("default")
+    schema["example"] = {"max_workers": 3}
+
+
 class JobChanges(BaseModel):
     """The fields of a job that can be changed."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"max_workers": 3}})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_without_defaults)
 
     priority: int = Field(default=0, ge=-1000, le=1000, description="Higher goes first.")
     min_workers: int = Field(default=1, ge=1, le=10_000)
