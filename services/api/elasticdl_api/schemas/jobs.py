@@ -142,7 +142,7 @@ _LABEL_CHANGES: dict[str, Any] = {
 
 
 def _without_defaults(schema: dict[str, Any]) -> None:
-    """What is left out stays; clients that are generated would send a default."""
+    """Drops the defaults: what is left out stays, and clients that are generated would send them."""
     for field in schema["properties"].values():
         field.pop("default")
     schema["example"] = {"max_workers": 3}
