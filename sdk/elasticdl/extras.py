@@ -25,6 +25,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "torch": ("safetensors", "torch"),
     "duckdb": ("duckdb", "pyarrow"),
     "images": ("PIL",),
+    "odps": ("odps", "pyarrow"),
     "parquet": ("pyarrow",),
     "postgres": ("asyncpg",),
     "sql": ("sqlglot",),

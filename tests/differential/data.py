@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
+import os
 import tarfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.fakes.maxcompute import ENVIRONMENT, PROJECT, FakeMaxCompute, serving_maxcompute
 
 MINIBATCH, MINIBATCHES = 8, 6
 NAMES = ("y", "c", "x0", "x1", "x2", "x3", "i0", "i1", "i2", "word")
@@ -101,6 +107,30 @@ def parquet_files(place: Path, alike: bool) -> Mapping[str, Any]:
         more = {"y": [float(one[0]) for one in some], "ids": ids, "word": [one[9] for one in some]}
         pq.write_table(pa.table({**numbers, **more}), place / "data" / f"{name}.parquet", 5)
     return {"training_data": str(place / "data")}
+
+
+_servers = contextlib.ExitStack()
+"""They last as long as this process."""
+
+
+@functools.cache
+def _maxcompute() -> FakeMaxCompute:
+    """A MaxCompute for all rows, which the environment names."""
+    service = _servers.enter_context(serving_maxcompute())
+    os.environ.update(ENVIRONMENT, MAXCOMPUTE_ENDPOINT=service.url)
+    return service
+
+
+def maxcompute_table(place: Path, alike: bool) -> Mapping[str, Any]:
+    """A table of MaxCompute in two partitions, ."""
+    import pyarrow as pa
+
+    records, name = table(alike=alike), f"t{uuid.uuid4().hex}"
+    for day, some in (("1", records[: len(records) // 3]), ("2", records[len(records) // 3 :])):
+        at = {"y": 0, **{f"x{number}": 2 + number for number in range(4)}}
+        rows = {column: pa.array([float(one[field]) for one in some], pa.float32()) for column, field in at.items()}
+        _maxcompute().put(name, pa.table(rows), f"dt={day}")
+    return {"training_data": f"odps://{PROJECT}/{name}"}
 
 
 def sample_archives(place: Path, alike: bool) -> Mapping[str, Any]:

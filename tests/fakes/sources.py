@@ -27,8 +27,10 @@ class Source:
     number: Callable[[Any], int]
 
 
-def _table(numbers: range) -> pa.Table:
-    return pa.table({"id": pa.array(numbers, pa.int64()), "text": [f"row {one}" for one in numbers]})
+def numbered(numbers: range) -> pa.Table:
+    """A table of numbers and texts."""
+    texts = pa.array([f"row {one}" for one in numbers], pa.string())
+    return pa.table({"id": pa.array(numbers, pa.int64()), "text": texts})
 
 
 def _rows(path: Path, numbers: range) -> None:
@@ -84,13 +86,13 @@ SOURCES = {
     "recordio": Source(_bytes(lambda path: recordio.Writer(path, 200)), int),
     "tfrecord": Source(_bytes(tfrecord.TFRecordWriter), int),
     "csv": Source(_lines, lambda record: int(record[0])),
-    "parquet": Source(lambda path, rows: pq.write_table(_table(rows), path, 16), lambda record: int(record["id"])),
+    "parquet": Source(lambda path, rows: pq.write_table(numbered(rows), path, 16), lambda record: int(record["id"])),
     "sqlite": Source(_rows, lambda record: int(record["id"])),
     "duckdb": Source(_duckdb_rows, lambda record: int(record["id"])),
     "tar": Source(_samples, lambda record: int(record["cls"])),
     "images": Source(_pictures, lambda record: int(record["image"])),
     "arrow": Source(
-        lambda path, rows: pyarrow.feather.write_feather(_table(rows), str(path), chunksize=16),
+        lambda path, rows: pyarrow.feather.write_feather(numbered(rows), str(path), chunksize=16),
         lambda record: int(record["id"]),
     ),
 }

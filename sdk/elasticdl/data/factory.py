@@ -34,7 +34,8 @@ _OF_COLUMNS = (CSVDataReader.kind, WebDatasetReader.kind)
 #: Tables in files, whose readers are imported when they are needed.
 _TABLES = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _DATABASES = {
-    "sqlite://": "sqlite", "duckdb://": "duckdb", "postgresql://": "postgres", "postgres://": "postgres"
+    "sqlite://": "sqlite", "duckdb://": "duckdb", "postgresql://": "postgres", "postgres://": "postgres",
+    "odps://": "odps",
 }  # fmt: skip
 _IMAGES = "images"
 KINDS = sorted({*READERS, *_TABLES.values(), *_DATABASES.values(), _IMAGES})
@@ -128,6 +129,11 @@ def _table_reader(kind: str, data_origin: str) -> Callable[..., DataReader]:
         from elasticdl.data.duckdb_reader import DuckDBDataReader
 
         return DuckDBDataReader
+    if kind == "odps":
+        require(f"{data_origin.split('?')[0]}: a table of MaxCompute", "odps")
+        from elasticdl.data.odps_reader import OdpsDataReader
+
+        return OdpsDataReader
     if kind == "postgres":
         from elasticdl.data.postgres_reader import PostgresDataReader
 

@@ -18,6 +18,11 @@ def expect(planned: Mapping[str, str]) -> None:
     _planned.update(planned)
 
 
+def planned(beginning: str) -> str:
+    """The name of a source of this process' job that begins so; empty if none is known."""
+    return next((name for name in _planned if name.startswith(beginning)), "")
+
+
 def require(name: str, found: str, first: str = "") -> None:
     """Compares a source as it is with what was planned, and with what it was like when it was first looked at here.
 

@@ -10,6 +10,7 @@ from tests.differential.data import (
     columns,
     headed,
     image_files,
+    maxcompute_table,
     parquet_files,
     recordio_files,
     sample_archives,
@@ -61,6 +62,10 @@ SAMPLES = """
 def parse(record):
     numbers = tf.ensure_shape(tf.strings.to_number(tf.strings.split(record["txt"], ","), tf.float32), [5])
     return {"x": numbers[1:], "y": numbers[:1]}
+"""
+NUMBERS = """
+def parse(record):
+    return {"x": tf.stack([record[f"x{number}"] for number in range(4)]), "y": tf.reshape(record["y"], [1])}
 """
 LINES = """
 def feed(dataset, mode, metadata):
@@ -138,6 +143,7 @@ ROWS = [
     row("parquet_columns_shuffled", COLUMNS, data=parquet_files, spec={"shuffle": True}, two=""),
     row("csv_as_columns", CELLS, data=headed),
     row("webdataset", SAMPLES, data=sample_archives),
+    row("maxcompute", NUMBERS, data=maxcompute_table),
     row("images", IMAGES, data=image_files),
     row("custom_reader_dict", reader('{"first": (0, half), "second": (half, len(self.lines) - half)}'), two=""),
     row("custom_reader_list", reader('[Shard("all", 0, half), Shard("all", half, len(self.lines))]')),
