@@ -16,7 +16,7 @@ from sqlalchemy import insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.app import create_app
-from elasticdl_api.background.known_files import known_since
+from elasticdl_api.background.known_files import look
 from elasticdl_api.examination.examiners import Examiners
 from elasticdl_api.services import Services
 from elasticdl_api.settings import ApiSettings
@@ -216,6 +216,6 @@ async def api(database: Database, settings: ApiSettings, examiners: Examiners) -
 
 async def known_for_ever(api: Api) -> None:
     """Has the database know the data directory since files of tests are said to have been made."""
-    await known_since(api.services.settings.data_dir, api.services.retention)
+    await look(api.services.settings.data_dir, api.services.retention)
     file = api.services.settings.data_dir / KNOWN_FILES
     file.write_text(json.dumps({**json.loads(file.read_text()), "since": 0}))

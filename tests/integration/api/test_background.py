@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from elasticdl_api.background.known_files import SPARED_S, is_new, look
 from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.loops import background
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import MAX_FAILURES, Watchdog
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from elasticdl_runtime.cluster.paths import KNOWN_FILES
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api
 
@@ -375,6 +380,25 @@ async def test_processes_of_nobody_are_ended_after_a_while(api: Api) -> None:
     await cleanup.step()
     assert await _living(api) == {"worker"}
     clock.now += 2
+    await cleanup.step()
+    assert await _living(api) == set()
+
+
+async def test_processes_of_nobody_are_spared_while_the_database_is_new(api: Api) -> None:
+    """An api that was given the wrong database ended all jobs of the cluster within half a minute."""
+    clock, directory = Clock(), api.services.settings.data_dir
+    await look(directory, api.services.retention)
+    await api.launcher.launch(ProcessSpec(ProcessId("nobody-aaaaaa", Role.WORKER, 0, 1)))
+    async with api.services.database.transaction() as connection:
+        await connection.execute(text("DELETE FROM leadership WHERE name LIKE 'looks at %'"))
+    new = functools.partial(is_new, directory, api.services.retention)
+    cleanup = LeftoverCleanup(api.services.intents, api.launcher, clock, new)
+    for _ in range(4):
+        await cleanup.step()
+        clock.now += 31
+    assert await _living(api) == {"worker"}
+    file = directory / KNOWN_FILES
+    file.write_text(json.dumps({**json.loads(file.read_text()), "replaced": time.time() - 2 * SPARED_S}))
     await cleanup.step()
     assert await _living(api) == set()
 

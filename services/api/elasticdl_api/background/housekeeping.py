@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from elasticdl_api.background.known_files import known_since
+from elasticdl_api.background.known_files import look
 from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.web import telemetry
@@ -97,7 +97,7 @@ class Housekeeping:
 
     async def _remove_all_strays(self) -> None:
         settings, store = self._settings, self._store
-        since = await known_since(settings.data_dir, store)
+        since = (await look(settings.data_dir, store)).since
         await self._remove_strays(settings.bundles_dir, store.list_bundles, _digest_of, since)
         await self._remove_strays(settings.data_dir / "jobs", store.list_jobs, lambda path: path.name, since)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -34,9 +34,18 @@ class LeftoverCleanup:
         intents: knows the states of jobs.
         launcher: knows and ends the processes.
         clock: monotonic seconds.
+        is_new: whether the database has just taken another one's place, so that it is no wonder if it does not know
+            a job.
     """
 
-    def __init__(self, intents: IntentStore, launcher: Launcher, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        intents: IntentStore,
+        launcher: Launcher,
+        clock: Callable[[], float] = time.monotonic,
+        is_new: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._is_new = is_new
         self._intents = intents
         self._launcher = launcher
         self._clock = clock
@@ -63,6 +72,9 @@ class LeftoverCleanup:
         states = await self._intents.read_states(list(living)) if living else {}
         now = self._clock()
         self._unknown_since = {job: self._unknown_since.get(job, now) for job in living if job not in states}
+        lost = any(now - since >= UNKNOWN_S for since in self._unknown_since.values())
+        if lost and self._is_new is not None and await self._is_new():
+            self._unknown_since = dict.fromkeys(self._unknown_since, now)
         self._told_at = {job: at for job, at in self._told_at.items() if job in living}
         for job_id, processes in living.items():
             if self._is_left_over(job_id, states.get(job_id), processes, now):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import structlog
 
 from elasticdl_api.background.cluster_history import ClusterHistory
 from elasticdl_api.background.housekeeping import Housekeeping
+from elasticdl_api.background.known_files import is_new
 from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.loop_watch import LoopWatch
 from elasticdl_api.background.relay import Relay
@@ -97,10 +99,12 @@ async def background(services: Services) -> AsyncIterator[None]:
             history = ClusterHistory(services.series, services.jobs, services.launcher)
             name = "cluster history"
             tasks.append(group.create_task(_now_and_then(BackgroundStep(name, history.step), HISTORY_S), name=name))
+            new = functools.partial(is_new, services.settings.data_dir, services.retention)
+            leftovers = LeftoverCleanup(services.intents, services.launcher, is_new=new)
             steps = (
                 BackgroundStep("relay", Relay(services.intents, services.launcher, services.reaches).step),
                 BackgroundStep("watchdog", Watchdog(services.intents, services.launcher).step),
-                BackgroundStep("leftovers", LeftoverCleanup(services.intents, services.launcher).step),
+                BackgroundStep("leftovers", leftovers.step),
             )
             tasks += [group.create_task(_repeat(services, step), name=step.name) for step in steps]
         try:
