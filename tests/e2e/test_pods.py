@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl_agent.kubernetes.pod_states import JOB, ROLE
+from tests.chaos.counting import LEASES
 from tests.e2e.pod_services import PodCluster, pod_services
 from tests.e2e.test_group import _check_equal as equal_parameters
 from tests.e2e.test_group import _members as members
@@ -114,8 +115,9 @@ def test_a_node_with_a_server_and_a_worker_is_lost(digits: Path, pods: PodCluste
 @pytest.mark.slow
 def test_a_node_with_master_and_server_comes_back_to_a_job_that_waited(pods: PodCluster, digits: Path) -> None:
     """The others are too small for the server; a kubelet that has only begun can make no containers for a while."""
-    flags = ("--num_epochs", "30", "--num_ps_pods", "1", "--checkpoint_steps", "50", "--ps_resource_request")
-    job_id = submit(pods, "returns", digits, 2, *flags, "memory=9Gi")
+    flags = ("--num_epochs", "30", "--num_ps_pods", "1", "--minibatch_size", "64", "--num_minibatches_per_task", "8")
+    more = ("--checkpoint_steps", "50", "--ps_resource_request", "memory=9Gi")
+    job_id = submit(pods, "returns", digits, 2, *flags, *more)
     working(pods, job_id, 2)
     assert {pods.pods(job_id, role)[0]["spec"]["nodeName"] for role in ("master", "ps")} == {"node-0"}
     pods.kubernetes.kill_node("node-0")
@@ -136,8 +138,7 @@ def test_a_node_with_master_and_server_comes_back_to_a_job_that_waited(pods: Pod
     pods.kubernetes.do(pods.kubernetes.kubelets["node-0"].read)
     pods.until(lambda: bool(pods.pods(job_id, "ps")), "the server runs")
     assert [pod["metadata"]["name"] for pod in pods.pods(job_id, "ps")] == before, "the one that waited"
-    job = pods.wait(job_id, timeout=600)
-    check_exact(pods, job, in_flight=2 * job["spec"]["records_per_task"])
+    check_exact(pods, pods.wait(job_id, timeout=600), in_flight=2 * LEASES * 64 * 8)
 
 
 @pytest.mark.slow

@@ -349,6 +349,24 @@ async def test_pods_go_through_sets_in_one_order(pod_harness: PodHarness) -> Non
     assert base64.b64decode(secrets[0]["data"]["PYTHONHASHSEED"]) == b"0"
 
 
+async def test_pods_get_what_stores_need_and_nothing_else(
+    pod_harness: PodHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name; what a launch asks for goes before."""
+    for name, value in {"AWS_ACCESS_KEY_ID": "key", "AWS_ENDPOINT_URL": "http://store", "AWS_SECRET": "s"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ELASTICDL_STORE_VARIABLES", "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ELASTICDL_CLUSTER_SECRET")
+    monkeypatch.setenv("ELASTICDL_CLUSTER_SECRET", "secret")
+    spec = ProcessSpec(process(Role.WORKER), {"AWS_ENDPOINT_URL": "http://other"})
+    await pod_harness.launcher.launch(spec)
+    (secret,) = pod_harness.cluster.do(lambda: pod_harness.cluster.store.all("secrets"))
+    given = {name: base64.b64decode(text).decode() for name, text in secret["data"].items()}
+    assert (given["AWS_ACCESS_KEY_ID"], given["AWS_ENDPOINT_URL"]) == ("key", "http://other")
+    assert not {"AWS_SECRET", "ELASTICDL_CLUSTER_SECRET", "PATH"} & given.keys()
+    (pod,) = pod_harness.cluster.do(lambda: pod_harness.cluster.store.all("pods"))
+    assert "AWS_ACCESS_KEY_ID" in {one["name"] for one in pod["spec"]["containers"][0]["env"]}
+
+
 async def test_an_image_that_cannot_be_pulled_is_told(directories: AgentDirectories) -> None:
     """It is waited for, since its registry may be away for a while, but not for ever."""
     with pod_cluster(directories) as cluster:

@@ -33,7 +33,13 @@ from elasticdl_agent.kubernetes.mirror import ResourceMirror
 from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
 from elasticdl_agent.kubernetes.pod_states import PodFacts, cannot_start, facts_of
 from elasticdl_agent.processes.credentials import ProcessCertificates
-from elasticdl_agent.processes.environment import Endpoints, check_variables, fixed_environment, stated_environment
+from elasticdl_agent.processes.environment import (
+    Endpoints,
+    check_variables,
+    fixed_environment,
+    stated_environment,
+    store_environment,
+)
 from elasticdl_core.backoff import Backoff
 from elasticdl_core.errors import (
     ConflictError,
@@ -364,7 +370,7 @@ class KubernetesLauncher:
         """Makes all that a pod needs before it; returns its manifest."""
         process, template, directories = spec.id, self._template, self._directories
         job_dir = directories.job_dir(process.job_id)
-        environment = stated_environment(spec, job_dir, self.agent, self._endpoints)
+        environment = store_environment() | stated_environment(spec, job_dir, self.agent, self._endpoints)
         environment |= fixed_environment(environment)
         await asyncio.to_thread(self._make_folders, process.job_id)
         anchor = await self._client.apply(

@@ -69,17 +69,26 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
         variables: the environment to take from; this process's own by default.
     """
     source = os.environ if variables is None else variables
-    handed_on = {STORE_VARIABLES, *(name.strip() for name in source.get(STORE_VARIABLES, "").split(","))}
-    handed_on = {name for name in handed_on if name == STORE_VARIABLES or not name.startswith("ELASTICDL_")}
-    inherited = (_INHERITED | handed_on) - _OF_OTHER_PACKAGES
-    chosen = {
-        name: value
-        for name, value in source.items()
-        if name in inherited or (name.startswith(_INHERITED_PREFIXES) and name not in _OF_OTHER_PACKAGES)
-    }
+    prefixes = _INHERITED_PREFIXES
+    chosen = {name: value for name, value in source.items() if name in _INHERITED or name.startswith(prefixes)}
+    chosen = {name: value for name, value in chosen.items() if name not in _OF_OTHER_PACKAGES} | store_environment(
+        source
+    )
     chosen.setdefault("PATH", _DEFAULT_PATH)
     chosen.setdefault("LANG", "C.UTF-8")
     return chosen
+
+
+def store_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that ``ELASTICDL_STORE_VARIABLES`` names, and it itself; nothing of the cluster's own.
+
+    Args:
+        variables: the environment to take from; this process's own by default.
+    """
+    source = os.environ if variables is None else variables
+    named = {name.strip() for name in source.get(STORE_VARIABLES, "").split(",")} - _OF_OTHER_PACKAGES
+    named = {STORE_VARIABLES, *(name for name in named if not name.startswith("ELASTICDL_"))}
+    return {name: value for name, value in source.items() if name in named}
 
 
 def common_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
