@@ -177,6 +177,35 @@ def _print_report(report: DataReport) -> None:
     write_line("\n".join(lines))
 
 
+@app.command("validate")
+def validate_command(
+    path: Annotated[str, typer.Argument(help="A file, directory, glob, comma-separated list or URL.")],
+    most: Annotated[int, typer.Option("--most", min=1, help="End when so many problems were found.")] = 20,
+    output: formats.FormatOption = None,
+    as_json: formats.JsonOption = False,
+    data_reader_params: Params = "",
+) -> None:
+    """Read all records as a job does, and list those that are not as the first ones; exit code 1 if there are any."""
+    from elasticdl.data.validation import validate_data
+
+    chosen = formats.choose_format(output, as_json)
+    with _progress("validated") as progress:
+        found = validate_data(path, reader_params=data_reader_params, most_problems=most, on_progress=progress)
+    if chosen.of_data:
+        formats.print_data(found.as_dict(), chosen)
+    else:
+        lines = [line for one in found.problems for line in (f"problem   {one.message}", f"  fix: {one.fix}")]
+        skipped = f", {found.skipped:,} corrupt ones passed over" if found.skipped else ""
+        more = "" if found.complete else ", and there may be more (--most)"
+        lines.append(
+            f"{found.kind}: {found.checked:,} of {found.records:,} records could be read{skipped}; "
+            f"{len(found.problems):,} problems{more}"
+        )
+        write_line("\n".join(lines))
+    if found.problems:
+        raise typer.Exit(1)
+
+
 @app.command("convert")
 def convert_command(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The data to read.")],

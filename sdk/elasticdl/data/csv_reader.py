@@ -8,7 +8,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, Literal
 
@@ -282,20 +282,32 @@ class CSVDataReader(LineFileReader):
 
     def explain_unreadable(self, shard: ShardLike) -> DataError | None:
         """The first field of some records that the default feed cannot read as a number, if there is one."""
+        return next(self._misfits(shard, self._kinds_of_feed()), None)
+
+    def misfits(self, shard: ShardLike) -> Iterator[DataError]:
+        """The fields that are not of their column's type, or, with ``label``, that the default feed cannot read."""
+        types = self.metadata.column_types
+        kinds = [types[name] for name in self._given_columns] if self._label is None else self._kinds_of_feed()
+        return self._misfits(shard, kinds)
+
+    def _kinds_of_feed(self) -> list[str]:
+        """The types that the default feed needs of the columns."""
         types = self.metadata.column_types
         kinds = ["exact" if types[name] == "int64" else "float" for name in self._given_columns]
         if self._label in self._given_columns and types[self._label] != "string":
             kinds[self._given_columns.index(self._label)] = types[self._label]
+        return kinds
+
+    def _misfits(self, shard: ShardLike, kinds: Sequence[str]) -> Iterator[DataError]:
         for number, row in self._numbered(shard):
             for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
                 if self._predicting and column == self._label:
                     continue  # it is not read
                 if wrong := csv_columns.misfit(value, kind):
-                    return DataError(
+                    yield DataError(
                         f"{shard.name}: record {number}: column {column!r} holds {value!r}, which {wrong}",
                         fix=_FIX_OF_EXACT if kind == "exact" and csv_columns.is_inexact(value) else _FIX_OF_NUMBERS,
                     )
-        return None
 
     def locate_value(self, shard: ShardLike, message: str) -> str:
         """The record whose value an error quotes, of those that are not like the first ones of their columns."""

@@ -83,6 +83,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "context list": (),
     "data convert": ("rows.csv", "rows.tfrecord", "--to", "tfrecord", "--force"),
     "data inspect": ("rows.csv",),
+    "data validate": ("rows.csv",),
     "doctor": (),
     "evaluate": (
         *("--model_zoo=zoo", "--model_def=digits.forward", "--validation_data=data"),

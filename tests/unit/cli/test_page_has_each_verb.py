@@ -71,6 +71,7 @@ NOT_IN_THE_PAGE = {
     "zoo init": _HERE,
     "zoo build": _HERE,
     "data inspect": _HERE,
+    "data validate": _HERE,
     "data convert": _HERE,
     "data generate digits": _HERE,
     "data generate mnist": _HERE,
