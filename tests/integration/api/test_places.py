@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -149,8 +150,10 @@ async def test_own_jobs_may_be_read_and_others_not(api: Api, places: Path) -> No
     _, first = await submit(api, token, model_zoo=str(places / "a"), training_data=f"{places}/a/x")
     jobs = api.services.settings.data_dir / "jobs"
     asked = {"training_data": f"{places}/shared/x"}
-    for folder in ("checkpoints", "artifacts/model"):
-        start = {"checkpoint_dir_for_init": str(jobs / first["id"] / folder)}
+    (places / "cluster").symlink_to(api.services.settings.data_dir)  # as whoever set it up calls it
+    named = (jobs, places / "cluster" / "jobs")
+    for folder, above in itertools.product(("checkpoints", "artifacts/model"), named):
+        start = {"checkpoint_dir_for_init": str(above / first["id"] / folder)}
         assert (await submit(api, token, model_zoo=str(places / "a"), **asked, **start))[0] == 201
         assert (await submit(api, other, model_zoo=str(places / "b"), **asked, **start))[0] == 422
     for place in (jobs / first["id"], jobs / first["id"] / "logs", jobs, jobs / "none-abc123" / "checkpoints"):

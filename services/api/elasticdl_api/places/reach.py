@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import posixpath
 import re
@@ -51,9 +52,11 @@ class Reaches:
     async def of_namespace(self, namespace: str, spec: JobSpec) -> Reach:
         """The paths that a job of a namespace with that specification may touch."""
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
-        named = _jobs_named(spec, {home, self._settings.data_dir.absolute()})
-        own = await self._places.filter_own(named, namespace)
-        jobs = tuple(str(home / "jobs" / job / folder) for job in sorted(own) for folder in OPEN_FOLDERS)
+        homes = await asyncio.to_thread(_homes_named, spec, {home, self._settings.data_dir.absolute()})
+        own = await self._places.filter_own(_jobs_named(spec, homes), namespace)
+        jobs = tuple(
+            str(one / "jobs" / job / folder) for one in homes for job in sorted(own) for folder in OPEN_FOLDERS
+        )
         write = await self._places.read_data_roots(namespace)
         return await asyncio.to_thread(_resolved, self._settings, home, (*self._settings.shared_roots, *jobs), write)
 
@@ -139,12 +142,28 @@ def _folders(spec: JobSpec, fields: Iterable[str]) -> list[str]:
     return [without_wildcards(place) for place in places]
 
 
+def _homes_named(spec: JobSpec, homes: set[Path]) -> list[Path]:
+    """The data directory by all paths to it, also those that a specification takes: a link may lead there."""
+    found, (home, *_) = set(homes), homes
+    for place in _places(spec):
+        if place.startswith("/"):
+            above = Path(posixpath.normpath(place)).parents
+            with contextlib.suppress(OSError):  # what cannot be reached is refused by its name
+                found |= {one for one in above if one.exists() and one.samefile(home)}
+    return sorted(found)
+
+
+def _places(spec: JobSpec) -> list[str]:
+    return [path_text(place) for name in _FIELDS for place in split_places(getattr(spec, name))]
+
+
 def _jobs_named(spec: JobSpec, homes: Iterable[Path]) -> frozenset[str]:
     """Ids of the jobs whose folders a specification names."""
     pattern = "|".join(re.escape(str(home)) for home in homes)
     inside = re.compile(rf"(?:{pattern})/jobs/([a-z0-9][-a-z0-9]{{0,62}})(?:/.*)?", re.DOTALL)
-    places = [path_text(place) for name in _FIELDS for place in split_places(getattr(spec, name))]
-    found = (inside.fullmatch(posixpath.normpath(place) if place.startswith("/") else place) for place in places)
+    found = (
+        inside.fullmatch(posixpath.normpath(place) if place.startswith("/") else place) for place in _places(spec)
+    )
     return frozenset(match[1] for match in found if match)
 
 
