@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -64,6 +66,9 @@ _OTHER_TEXTS = {
     ".html": "HTML", ".xml": "XML", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".py": "Python",
     ".log": "a log",
 }  # fmt: skip
+_OTHER_BEGINNINGS = (b"<!doctype html", b"<html"), (b"<?xml",), (b'{"', b'[{"')
+"""Of texts that are saved under the name of a table: an error page, an answer of an API."""
+_SEP_LINE = re.compile(rb"(?:\xef\xbb\xbf)?sep=(.)\r?\n", re.IGNORECASE)
 _COMPARED_LINES = 20
 
 
@@ -230,6 +235,8 @@ def kind_of_file(path: str) -> str | None:
     if named is None and suffix in _OTHER_TEXTS:
         raise _no_table(path, _OTHER_TEXTS[suffix])
     seen = _kind_of_bytes(head)
+    if {named, seen} <= {None, CSVDataReader.kind}:
+        _refuse_other_text(path, head)
     if seen is None and named is not None and not head.startswith((tfrecord.GZIP_MAGIC, *_FOREIGN)):
         return named  # its reader says what is wrong, and where
     if seen is None and head.lstrip().startswith((b"{", b"[{")):
@@ -242,6 +249,22 @@ def kind_of_file(path: str) -> str | None:
             fix=f"rename it, or say which it is with the reader parameter kind={seen}",
         )
     return seen
+
+
+def _refuse_other_text(path: str, head: bytes) -> None:
+    """Refuses what reads like a table, or is named as one, and begins as something else does."""
+    begun = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    for what, beginnings in zip(("HTML", "XML", "JSON"), _OTHER_BEGINNINGS, strict=True):
+        if begun.startswith(beginnings):
+            raise _no_table(path, what)
+    halves = any(head[:32:2]), any(head[1:32:2])
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (halves[0] != halves[1] and len(head) > 3):
+        raise DataError(f"{path}: is UTF-16", fix="convert it: iconv -f UTF-16 -t UTF-8")
+    if found := _SEP_LINE.match(head):
+        raise DataError(
+            f"{path}: begins with {found[0].strip().decode('ascii', 'replace')!r}, a line for spreadsheets",
+            fix=f"remove that line, and give the reader parameter sep={json.dumps(found[1].decode('latin-1'))}",
+        )
 
 
 def _kind_of_bytes(head: bytes) -> str | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from elasticdl.data.steady import tried
 
-#: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, and our own indexes.
+#: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, our own indexes, and copies
+#: that editors and downloads leave beside the data, which would be trained on twice.
 _IGNORED_PREFIXES = (".", "_")
-_IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")
+_IGNORED_SUFFIXES = (".idx", ".crc", ".tmp", "~", ".bak", ".orig", ".part", ".partial", ".crdownload", ".swp")
 _GLOB_CHARACTERS = frozenset("*?[")
 
 

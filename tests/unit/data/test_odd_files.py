@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import os
 import zipfile
 from collections.abc import Callable
@@ -16,6 +18,11 @@ from elasticdl.data import create_data_reader
 from elasticdl.data.convert import convert
 from elasticdl.data.inspection import inspect_data
 from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.job import JobSpec
+from elasticdl_core.shard import Shard
+from elasticdl_core.task import TaskType
+from elasticdl_master.listing import list_shards, open_readers
+from elasticdl_proto.v1 import master_pb2 as pb
 
 pytestmark = pytest.mark.unit
 
@@ -101,6 +108,23 @@ TABLES: dict[str, Odd] = {
     "one of the two": _one(b"a;b|c\n1;2|3\n", [["1", "2|3"]], sep=";"),
     "commas as decimal points": _one(b"a;b\n1,5;2,5\n", [["1,5", "2,5"]], with_header=True),
     "a byte order mark": _one(b"\xef\xbb\xbf" + TABLE, AB),
+    "a byte order mark and a quote": _one(b'\xef\xbb\xbf"a",b\n1,2\n3,4\n', AB),
+    "a byte order mark in a second file": Odd({"1.csv": TABLE, "2.csv": b"\xef\xbb\xbf" + TABLE}, AB + AB),
+    "a byte order mark and no header": _one(b"\xef\xbb\xbf1,2\n3,4\n", AB),
+    "the end of file of DOS": _one(TABLE + b"\x1a", "record 2: has 1 columns, the file has 2"),
+    "a line for spreadsheets": _one(b"sep=;\na;b\n1;2\n3;4\n", "begins with 'sep=;', a line for spreadsheets"),
+    "a line of spaces": _one(b"a,b\n1,2\n   \n3,4\n", "record 1: has 1 columns, the file has 2"),
+    "a footer": _one(b"a,b\n1,2\nTotal: 1 row\n", "record 1: has 1 columns, the file has 2"),
+    "a comment first": _one(b"# made by x\na,b\n1,2\n", "the rows below do not tell"),
+    "fields divided by spaces": _one(b"a b\n1 2\n3 4\n", "the rows below do not tell"),
+    **{
+        f"{name} in a field": _one(f"a,b\nx{char}y,2\n".encode(), [[f"x{char}y", "2"]])
+        for name, char in {"a next line": "\u0085", "a line separator": "\u2028", "a form feed": "\f"}.items()
+    },
+    "files with \\n and with \\r\\n": Odd({"1.csv": b"a,b\n1,2\n", "2.csv": b"a,b\r\n3,4\r\n"}, AB),
+    "files divided otherwise": Odd(
+        {"1.csv": TABLE, "2.csv": b"a;b\n3;4\n"}, "lacks the columns 'a', 'b'", at="2.csv"
+    ),
     "empty lines": _one(b"\n\na,b\n\n1,2\n\n\n3,4\n\n", AB),
     "one column": _one(b"a\n1\n3\n", [["1"], ["3"]]),
     "one record": _one(b"a,b\n1,2\n", [["1", "2"]]),
@@ -113,6 +137,10 @@ TABLES: dict[str, Odd] = {
     "quotes in quotes": _one(b'a,b\n"say ""x""",2\n', [['say "x"', "2"]]),
     "all in quotes": _one(b'"a","b"\n"1","2"\n"3","4"\n', AB),
     "an open quote": _one(b'a,b\n"1,2\n3,4\n', "quote", with_header=True),
+    "a quote after a space": _one(b'a,b\n1, "2"\n', "a quote inside a field", with_header=True),
+    "a quote after a backslash": _one(b'a,b\n"x\\"y",2\n', "a quote inside a field", with_header=True),
+    "a long field in quotes": _one(b'a,b\n"' + b"x" * 200_000 + b'",2\n', [["x" * 200_000, "2"]], with_header=True),
+    "empty fields in quotes": _one(b'a,b\n"",""\n1,2\n', [["", ""], ["1", "2"]], with_header=True),
     "a stray quote": _one(b'a,b\n1" x,2\n', [['1" x', "2"]], quoting=False),
     "inches": _one(b'a,b\n5",2\n6",4\n', [['5"', "2"], ['6"', "4"]], quoting=False),
     # Header or record
@@ -130,6 +158,16 @@ TABLES: dict[str, Odd] = {
     "two of one name": _one(b"a,a,y\n1,2,3\n", [["1", "2", "3"]]),
     "the second of one name": _one(b"a,a,y\n1,2,3\n", [["2", "3"]], columns=["a.1", "y"]),
     "columns in another order": _one(b"a,b\n1,2\n", [["2", "1"]], columns=["b", "a"]),
+    "names in other cases": Odd({"1.csv": TABLE, "2.csv": b"A,B\n3,4\n"}, "lacks the columns 'a', 'b'", at="2.csv"),
+    "a space in a name of a second file": Odd(
+        {"1.csv": TABLE, "2.csv": b"a, b\n3,4\n"}, "lacks the column 'b'", at="2.csv"
+    ),
+    "a header in the first file alone": Odd(
+        {"1.csv": TABLE, "2.csv": b"3,4\n"}, "lacks the columns 'a', 'b'", at="2.csv"
+    ),
+    "a value of another type far below": _one(
+        b"a,b\n" + b"1,2\n" * 300 + b"x,2\n", [["1", "2"]] * 300 + [["x", "2"]]
+    ),
     "a column that is not there": _one(TABLE, "there is no column 'z'", columns=["a", "z"]),
     "a label that is not there": _one(TABLE, "the label 'z' is not among the columns", label="z"),
     "names for columns": _one(b"1,2\n3,4\n", AB, column_names=["x", "y"], with_header=False),
@@ -147,7 +185,12 @@ TABLES: dict[str, Odd] = {
     "latin-1": _one(b"a,b\n\xe4,2\n", UNREADABLE),
     "latin-1, told": _one(b"a,b\n\xe4,2\n", [["ä", "2"]], encoding="latin-1"),
     "latin-1, skipped": _one(b"a,b\n\xe4,2\n3,4\n", [["3", "4"]], on_corrupt="skip"),
-    "UTF-16": _one(TABLE.decode().encode("utf-16"), "is "),
+    "UTF-16": _one(TABLE.decode().encode("utf-16"), "is UTF-16"),
+    "UTF-16 without a mark": _one(TABLE.decode().encode("utf-16-le"), "is UTF-16"),
+    "UTF-16, the other way round": _one(TABLE.decode().encode("utf-16-be"), "is UTF-16", "rows"),
+    "quotes of Windows": _one(b"a,b\n\x93x\x94,2\n", "byte 0x93 is not utf-8"),
+    "Shift JIS, told": _one("a,b\n日本,2\n".encode("shift-jis"), [["日本", "2"]], encoding="shift-jis"),
+    "a byte order mark, told": _one(b"\xef\xbb\xbf" + TABLE, AB, encoding="utf-8-sig"),
     "UTF-16, told": Odd({"a.csv": TABLE}, "newlines of several bytes", "a.csv", {"encoding": "utf-16"}),
     "no encoding": Odd({"a.csv": TABLE}, "there is no encoding 'x'", "a.csv", {"encoding": "x"}),
     "rows of wrong width, skipped": _one(b"a,b\n1,2\n3\n5,6\n", [["1", "2"], ["5", "6"]], on_corrupt="skip"),
@@ -158,6 +201,11 @@ TABLES: dict[str, Odd] = {
     "JSON in .csv": _one(b"[1, 2]\n", [["[1", " 2]"]], with_header=False),
     "Markdown": _one(b"Data, of 2019\n\nIt is good, mostly\n", "is Markdown, not a table", "README.md"),
     "prose": _one(b"Data, of 2019\nIt is, mostly, good\n", "is of an unknown kind", "README"),
+    "an error page in .csv": _one(b"<!DOCTYPE html>\n<html>404, not found</html>\n", "is HTML, not a table"),
+    "XML in .csv": _one(b"<?xml version='1.0'?>\n<a>1, 2</a>\n", "is XML, not a table"),
+    "JSON lines in .csv": _one(b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n', "is JSON, not a table"),
+    "an answer of an API in .csv": _one(b'[{"a": 1, "b": 2}]\n', "is JSON, not a table"),
+    "a database in .csv": _one(b"SQLite format 3\0" + bytes(90), "is a database of sqlite"),
     "a log": _one(b"a, b\nc, d\n", "is a log, not a table", "a.log"),
     "YAML": _one(b"a: 1, 2\n", "is YAML, not a table", "a.yaml"),
     "Python": _one(b"a, b = 1, 2\n", "is Python, not a table", "a.py"),
@@ -185,6 +233,18 @@ TABLES: dict[str, Odd] = {
     "an empty first file without a suffix": Odd({"part-0": b"", "part-1": TABLE}, AB),
     "a marker beside": Odd({"_SUCCESS": b"", ".crc": b"x", "part-0.csv": TABLE}, AB),
     "a marker under a pattern": Odd({"_SUCCESS": b"", "part-0.csv": TABLE}, AB, "*"),
+    "what editors and downloads leave": Odd(
+        {"a.csv": TABLE, "a.csv~": TABLE, "a.csv.bak": TABLE, "b.csv.part": TABLE, "b.csv.crdownload": TABLE}, AB
+    ),
+    "what Windows leaves": Odd({"a.csv": TABLE, "desktop.ini": b"[x]\n"}, "is of an unknown kind", at="desktop.ini"),
+    "a README beside": Odd({"a.csv": TABLE, "README.md": b"# x, y\n"}, "is Markdown, not a table", at="README.md"),
+    "a licence beside": Odd({"a.csv": TABLE, "b": b"MIT, of\n"}, "lacks the columns 'a', 'b'", at="b"),
+    "compressed files beside": Odd(
+        {"a.csv": TABLE, "b.csv.gz": gzip.compress(TABLE)}, "is compressed with gzip", at="b.csv.gz"
+    ),
+    "a folder named .csv": Odd({"x.csv/a.csv": TABLE}, AB),
+    "a header alone": _one(b"a,b\n", "the rows below do not tell"),
+    "lines without anything": _one(b"\n\n", "all files are empty"),
     "two kinds": Odd({"a.csv": TABLE, "b.parquet": b"PAR1" + bytes(50)}, "holds files of several kinds"),
     "files with their columns in other orders": Odd({"1.csv": b"a,b\n1,2\n", "2.csv": b"b,a\n4,3\n"}, AB),
     "a file with another column": Odd({"1.csv": TABLE, "2.csv": b"a,c\n1,2\n"}, "lacks the column 'b'", at="2.csv"),
@@ -207,6 +267,10 @@ TABLES: dict[str, Odd] = {
     "a name with a line break": Odd({"a\nb.csv": TABLE}, AB),
     "a name with a comma": Odd({"sub/a,b.csv": TABLE}, AB, "sub"),
     "a name with a quote": Odd({"a'b\".csv": TABLE}, AB),
+    **{
+        f"a name with {char!r}": Odd({f"sub/a{char}b.csv": TABLE}, AB, "sub")
+        for char in (*"-%#?*:[]{}~\\ ", "::", "%20", "😀", "e\u0301")
+    },
     "a path twice": Odd({"a.csv": TABLE}, AB, "a.csv,{}/a.csv"),
     "a path that is not there": Odd({"a.csv": TABLE}, "no such file", "b.csv", at="b.csv"),
 }
@@ -231,8 +295,27 @@ def _or_words(read: Callable[[], Rows]) -> Rows | str:
         return error.message
 
 
+def _by_cluster(origin: str, params: dict[str, Any]) -> Rows:
+    """The records as a master lists them and a worker, which gets messages and opens the data itself, reads them."""
+    plain = {"model_def": "m.f", "model_zoo": "/zoo", "minibatch_size": 1, "num_minibatches_per_task": 1}
+    spec = JobSpec.from_mapping({**plain, "training_data": origin, "data_reader_params": params})
+
+    async def list_all() -> list[bytes]:
+        readers = await open_readers(spec, {TaskType.TRAINING: origin})
+        return [
+            pb.Shard(name=one.name, start=one.start, end=one.end).SerializeToString()
+            async for piece in list_shards(readers[TaskType.TRAINING])
+            for one in piece.shards
+        ]
+
+    messages = [pb.Shard.FromString(data) for data in asyncio.run(list_all())]
+    reader = create_data_reader(origin, spec.records_per_task, spec.data_reader_params)
+    shards = [Shard(one.name, one.start, one.end) for one in messages]
+    return [row for shard in shards for row in reader.read_records(shard)]
+
+
 def _read(origin: str, params: dict[str, Any]) -> Rows:
-    """The records as a worker reads them, task by task."""
+    """The records as one process reads them, task by task."""
     reader = create_data_reader(origin, 1, params)
     return [row for shard in reader.create_shards() for row in reader.read_records(shard)]
 
@@ -257,14 +340,15 @@ def _alike(odd: Odd, found: Rows | str) -> bool:
 
 
 def test_odd_files_are_read_alike_or_refused_alike(tmp_path: Path) -> None:
-    assert len(TABLES) >= 120
+    assert len(TABLES) >= 160
     wrong = {}
     for number, (name, odd) in enumerate(TABLES.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
         origin, target = _lay_out(odd, folder), tmp_path / f"{number}.csv"
         ways: dict[str, Callable[[], Rows]] = {
-            "tasks": partial(_read, origin, odd.params),
+            "local": partial(_read, origin, odd.params),
+            "cluster": partial(_by_cluster, origin, odd.params),
             "inspect": partial(_inspected, origin, odd.params),
             "convert": partial(_converted, origin, odd.params, target),
         }
