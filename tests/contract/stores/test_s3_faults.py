@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticdl_core.errors import ConflictError, DataError, UnavailableError
+from elasticdl_core.errors import ConflictError, DataError, InvalidInputError, UnavailableError
 from elasticdl_ps.checkpoint import save_partition
 from elasticdl_ps.kernels import load_kernels
 from elasticdl_ps.store.partition import Partition
@@ -19,7 +19,7 @@ from elasticdl_runtime.checkpoint_directory import CheckpointDirectory
 from elasticdl_runtime.object_store import ObjectStore, try_out
 from elasticdl_runtime.stored_checkpoints import MANIFEST, find_checkpoint
 from tests.contract.stores.test_checkpoints import HEADER, JOB, SIZE, names_in, parts_of, saved, values_of
-from tests.fakes.s3_server import FaultyS3
+from tests.fakes.s3_server import FaultyS3, serving_s3rver
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(120)]
 ALL = ("GET", "HEAD", "PUT", "DELETE", "POST")
@@ -64,6 +64,14 @@ def test_manifests_are_put_under_the_condition_that_there_is_none(s3: FaultyS3) 
     s3.headers.clear()
     ObjectStore("s3://jobs/conditional").put_new(MANIFEST, b"x")
     assert [headers.get("HTTP_IF_NONE_MATCH") for method, headers in s3.headers if method == "PUT"] == ["*"]
+
+
+@pytest.mark.slow
+def test_a_store_that_puts_over_what_is_there_is_refused(tmp_path: Path) -> None:
+    """By s3rver, which does not know the condition."""
+    pytest.importorskip("s3fs", reason="needs the extra s3-dev")
+    with serving_s3rver("jobs", tmp_path), pytest.raises(InvalidInputError, match="puts an object over one that is"):
+        try_out(["s3://jobs/x"])
 
 
 def test_a_bucket_that_is_not_there_is_said_at_the_door(s3: FaultyS3) -> None:
