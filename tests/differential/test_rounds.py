@@ -168,6 +168,7 @@ def optimizer():
     return keras.optimizers.Adam(rate)
 """
 ADAM = "def optimizer():\n    return functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1)"
+ADAGRAD = "def optimizer():\n    return functools.partial(torch.optim.Adagrad, lr=0.05)"
 STEPS = "def optimizer():\n    return torch.optim.NAdam, functools.partial(lr_scheduler.StepLR, step_size=2)"
 HALVES = "keras.config.set_dtype_policy('mixed_bfloat16')"
 EVALUATED = {"evaluation_steps": 2, "max_steps": 5, "num_epochs": 4}
@@ -189,6 +190,7 @@ MORE = [
         if one.name in LEGACY
     ),
     _torch("table_adam", TABLE, ADAM, **FOUR),
+    _torch("sparse_table", TABLE.replace("nn.Embedding(50, 3)", "nn.Embedding(50, 3, sparse=True)"), ADAGRAD, **FOUR),
     _torch("schedule", STEPS, **FOUR, minibatch_size=5),
     _torch("halves", TORCH_NORM, **FOUR, autocast="bfloat16"),
     _torch("compiled", **FOUR, torch_compile="on"),

@@ -179,6 +179,19 @@ def test_what_a_model_adds_trains_in_parts_as_a_whole(loss: str, added: str, onl
         np.testing.assert_allclose(variable.numpy(), value, atol=2e-6, err_msg=variable.name)
 
 
+DRAWN = "tf.reduce_{}(tf.square(x + keras.random.normal(tf.shape(x), stddev=0.3, seed=self.seed)))"
+
+
+@pytest.mark.parametrize("only", ["False", "True"])
+def test_what_goes_by_random_numbers_is_told_by_its_size(only: str, job: Any) -> None:
+    """As the loss of a variational autoencoder that the model adds."""
+    made = "        def build(self, shape):\n            self.seed = keras.random.SeedGenerator(1)\n        def call"
+    source = "import keras\n" + ADDING.replace("ONLY", only).replace("        def call", made)
+    replica_of(job(source.replace("ADDED", DRAWN.format("mean")), loss="squares"))
+    with pytest.raises(UserCodeError, match="adds to the loss"):
+        replica_of(job(source.replace("ADDED", DRAWN.format("sum")), loss="squares"))
+
+
 ENDPOINT = """
 def nothing(labels, predictions):
     return 0.0 * tf.reduce_sum(predictions)
