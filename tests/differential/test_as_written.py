@@ -40,6 +40,7 @@ WHOLE = {
     "what_is_added_is_a_sum",
     "overlaps_of_the_whole_minibatch",
     "sixteen_bits_within",
+    "experts_that_are_balanced",
 }
 """Those in which parts of a minibatch are not the minibatch: a group computes each as a whole."""
 ROUGH = {"sixteen_bits_within": 2e-3}

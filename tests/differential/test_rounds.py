@@ -170,6 +170,9 @@ def optimizer():
 ADAM = "def optimizer():\n    return functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1)"
 ADAGRAD = "def optimizer():\n    return functools.partial(torch.optim.Adagrad, lr=0.05)"
 STEPS = "def optimizer():\n    return torch.optim.NAdam, functools.partial(lr_scheduler.StepLR, step_size=2)"
+CAST = (
+    "def loss(labels, predictions):\n    return tf.reduce_mean(tf.square(labels - tf.cast(predictions, tf.float32)))"
+)
 HALVES = "keras.config.set_dtype_policy('mixed_bfloat16')"
 EVALUATED = {"evaluation_steps": 2, "max_steps": 5, "num_epochs": 4}
 MORE = [
@@ -177,7 +180,7 @@ MORE = [
     Row("shuffled", module(KERAS_NORM), "rounds", {**TWO, "shuffle": True, "minibatch_size": 5}),
     Row("bad_record", module(KERAS_NORM), "rounds", {**TWO, "on_nan": "skip"}, data=_with_bad_record),
     Row("limited", module(KERAS_DROPPING), "rounds", {**TWO, **EVALUATED}, data=validated),
-    Row("halves", module(HALVES, KERAS_NORM), "rounds", TWO, tolerance=2e-2),
+    Row("halves", module(HALVES, KERAS_NORM, CAST), "rounds", TWO, tolerance=2e-2),
     Row("open_table", module("import elasticdl.layers", OPEN), "rounds", {**FOUR, "export_formats": "saved_model"}),
     *(
         replace(one, name=f"rounds_{one.name}", spec={**one.spec, **FOUR})

@@ -203,4 +203,64 @@ def forward():
 def loss(labels, predictions):
     return keras.losses.Dice()(tf.cast(labels > 0, tf.float32), predictions)
 """,
+    "an_own_schedule_of_the_rate": NET
+    + """
+class Warm(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        step = (tf.cast(step, tf.float32) + 1) / 4.0
+        return 0.05 * tf.minimum(step, tf.math.rsqrt(step))
+
+    def get_config(self):
+        return {}
+
+
+def optimizer():
+    return keras.optimizers.Adamax(Warm())
+""",
+    "a_decoder_that_is_the_encoder_turned": """
+class Tied(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.last = layers.Dense(3, "tanh"), layers.Dense(1)
+        self.bias = self.add_weight(shape=(4,), initializer="zeros", name="bias")
+
+    def call(self, x):
+        again = tf.matmul(self.encoder(x), self.encoder.kernel, transpose_b=True) + self.bias
+        self.add_loss(0.1 * tf.reduce_mean(tf.square(again - x)))
+        return self.last(again)
+
+
+forward = Tied
+""",
+    "sparse_words_and_an_own_layer": """
+class Words(layers.Layer):
+    def build(self, shape):
+        self.rows = self.add_weight(shape=(50, 2), initializer="glorot_uniform", name="rows")
+
+    def call(self, words):
+        return tf.sparse.sparse_dense_matmul(words, self.rows)
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = Words(), layers.Dense(1)
+
+    def call(self, words):
+        hidden = self.words(words)
+        self.add_loss(0.1 * tf.reduce_mean(tf.square(hidden)))
+        return self.last(hidden)
+
+
+forward = Net
+
+
+def feed(dataset, mode, metadata):
+    def pick(record):
+        x, ids, y, c, word = parse(record)
+        words = tf.sparse.from_dense(tf.reduce_max(tf.one_hot(ids, 50), 0))
+        return words if mode == "prediction" else (words, y)
+
+    return dataset.map(pick)
+""",
 }

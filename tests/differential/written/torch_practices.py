@@ -366,6 +366,118 @@ class Bags(nn.Module):
 
 forward = Bags
 """,
+    "one_cycle": NET
+    + """
+def optimizer():
+    cycle = functools.partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=12, cycle_momentum=False)
+    return functools.partial(optim.SGD, lr=0.1, momentum=0.9), cycle
+""",
+    "schedules_in_a_chain": NET
+    + """
+def schedule(optimizer):
+    both = lr_scheduler.ConstantLR(optimizer, 0.1, 4), lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.9)
+    return lr_scheduler.ChainedScheduler(both)
+
+
+def optimizer():
+    return functools.partial(optim.AdamW, lr=0.05), schedule
+""",
+    "an_average_of_its_weights": """
+class Averaged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 1)
+        self.register_buffer("average", self.net.weight.detach().clone())
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.average.lerp_(self.net.weight, 0.1)
+            return self.net(x)
+        return F.linear(x, self.average, self.net.bias)
+
+
+forward = Averaged
+""",
+    "a_penalty_on_gradients": """
+class Smooth(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def forward(self, x):
+        if not self.training:
+            return self.net(x).squeeze(-1)
+        x = x.detach().requires_grad_(True)
+        found = self.net(x).squeeze(-1)
+        (slopes,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+        return found, (slopes.norm(dim=1) - 1) ** 2
+
+
+forward = Smooth
+
+
+def loss(labels, predictions):
+    if isinstance(predictions, tuple):
+        return F.mse_loss(predictions[0], labels) + 0.1 * predictions[1].mean()
+    return F.mse_loss(predictions, labels)
+""",
+    "a_scale_that_is_learned": """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.scale = nn.Linear(4, 1), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return {"mean": self.mean(x).squeeze(-1), "variance": (2 * self.scale).exp().expand(len(x))}
+
+
+forward = Scaled
+
+
+def loss(labels, predictions):
+    return F.gaussian_nll_loss(predictions["mean"], labels, predictions["variance"])
+""",
+    "a_head_that_begins_later": """
+class Later(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        found = self.first(x)
+        if self.training:
+            self.steps += 1
+        return found + self.second(x) if self.steps > 4 else found
+
+
+forward = Later
+
+
+def optimizer():
+    return functools.partial(optim.RAdam, lr=0.05)
+""",
+    "experts_that_are_balanced": """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+
+    def forward(self, x):
+        shares = self.gate(x).softmax(-1)
+        chosen = shares.argmax(-1)
+        each = [shares[:, n] * (chosen == n) * one(x).squeeze(-1) for n, one in enumerate(self.experts)]
+        used = torch.stack([(chosen == n).float().mean() for n in range(3)])
+        return sum(each), 3 * (used * shares.mean(0)).sum()
+
+
+forward = Experts
+
+
+def loss(labels, predictions):
+    return F.mse_loss(predictions[0], labels) + 0.1 * predictions[1]
+""",
 }
 REFUSED = {
     "sixty_four_bits": """
