@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +170,11 @@ def migrated_template(postgres_server: Any) -> str:
 
 
 @pytest.fixture
-def database_url(migrated_template: str, clone_database: Callable[[str], str], postgres_server: Any) -> Iterator[str]:
-    url = clone_database(migrated_template)
-    yield url
-    name = url.split("@/")[1].split("?")[0]
-    postgres_server.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+def database_url(
+    migrated_template: str, lend_database: Callable[[str], AbstractContextManager[str]]
+) -> Iterator[str]:
+    with lend_database(migrated_template) as url:
+        yield url
 
 
 @pytest.fixture

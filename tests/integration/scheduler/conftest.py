@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +42,11 @@ def scheduler_template(postgres_server: Any) -> str:
 
 
 @pytest.fixture
-def database_url(scheduler_template: str, clone_database: Callable[[str], str]) -> Iterator[str]:
-    yield clone_database(scheduler_template)
+def database_url(
+    scheduler_template: str, lend_database: Callable[[str], AbstractContextManager[str]]
+) -> Iterator[str]:
+    with lend_database(scheduler_template) as url:
+        yield url
 
 
 @dataclass
