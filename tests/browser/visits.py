@@ -54,7 +54,7 @@ class Visit:
         self.context = browser.new_context(
             viewport=size, color_scheme=scheme, base_url=cluster.url, reduced_motion="reduce", **options
         )
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(30_000)
         if token is not None:
             self.log_in(token or cluster.token)
         self.page = self.context.new_page()

@@ -559,7 +559,7 @@ async def test_only_workers_of_the_job_with_their_own_name_are_served(make_job: 
     async def attempt(token: str, index: int = 0) -> None:
         client = RpcClient(address, MASTER_SERVICE, token)
         try:
-            await client.call("Register", master_pb2.RegisterRequest(index=index, incarnation=0), deadline_s=5.0)
+            await client.call("Register", master_pb2.RegisterRequest(index=index, incarnation=0), deadline_s=20.0)
         finally:
             await client.close()
 
