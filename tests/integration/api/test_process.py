@@ -165,6 +165,7 @@ async def test_a_database_that_hangs_does_not_hang_the_api(own_server: PostgresS
                 pass
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

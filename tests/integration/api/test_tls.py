@@ -93,6 +93,7 @@ async def test_masters_verify_the_api(url: str, files: Files) -> None:
         await api.close()
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
 async def test_the_api_does_not_listen_beyond_loopback_in_the_open(tmp_path: Path, host: str) -> None:
     environment = _environment("postgresql://u:p@127.0.0.1:1/x", tmp_path / "data", ELASTICDL_API_HOST=host)

@@ -32,6 +32,7 @@ def records(count: int = 64) -> Any:
     return np.column_stack([features @ [1, -2, 0.5, 0, 1, -1], features])
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize(
     "constraint",
     [

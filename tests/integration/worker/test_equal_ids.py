@@ -37,6 +37,7 @@ def records(count: int = 40) -> Any:
     return np.column_stack([rng.integers(0, 3, count), ids])
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 async def test_gradients_of_equal_ids_are_summed_first(tmp_path: Path, start_servers: Any, optimizer: str) -> None:
     module = MODEL + f"\ndef optimizer():\n    return tf.keras.optimizers.{optimizer}\n"

@@ -50,6 +50,7 @@ def outputs(rows: Any, dense: dict[str, Any]) -> Any:
     return rows.reshape(len(rows) // 2, -1) @ dense["out/kernel"] + dense["out/bias"]
 
 
+@pytest.mark.rotates(turns=2)
 @pytest.mark.parametrize(
     ("layer", "low", "how"),
     [(OPEN, -40, {}), (OPEN, -40, {"table_admission": 3}), (CLOSED, 0, {}), (CLOSED, 0, {"table_admission": 3})],

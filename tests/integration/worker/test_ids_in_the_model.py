@@ -45,6 +45,7 @@ def records(count: int = 32) -> Any:
     return np.column_stack([rng.integers(0, 3, count), rng.integers(0, 6, (count, 4))])
 
 
+@pytest.mark.rotates(turns=3)
 @pytest.mark.parametrize("how", [{}, {"get_model_steps": 2}, {"eager": True}])
 @pytest.mark.parametrize(
     ("ids", "words"),

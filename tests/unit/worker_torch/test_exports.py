@@ -123,6 +123,7 @@ def test_the_note_of_an_export_says_how_its_program_is_called(
     assert predictions.shape == (5, 1)
 
 
+@pytest.mark.rotates(turns=2)
 @pytest.mark.timeout(400)  # another process imports PyTorch, on a loaded machine
 @pytest.mark.parametrize("model", ["deepfm", "open_tables"])
 def test_an_export_is_used_without_elasticdl(model: str, make_spec: Any, tmp_path: Path) -> None:

@@ -276,6 +276,7 @@ class ImageFolder:
 """
 
 
+@pytest.mark.rotates(turns=2)
 @pytest.mark.parametrize("installed", [True, False])
 def test_a_folder_of_images_is_a_class_that_derives_from_torchvision_s(tmp_path: Path, installed: bool) -> None:
     (tmp_path / "script.py").write_text(FOLDER)
