@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import odps
@@ -25,6 +27,8 @@ _OPTIONS = {
     "retry_times": 0, "retry_delay": 0, "connect_timeout": 20, "read_timeout": 120, "local_timezone": False
 }  # fmt: skip
 """Of the library: tries are ours, moments are in UTC."""
+BLOCK_ROWS = 65_536
+"""Rows that are written at once."""
 _PASSING = frozenset({"FlowExceeded", "DataVersionConflict", "DataUnderReplication", "RequestTimeOut"})
 _EXPIRED = frozenset({"NoSuchDownload", "StatusConflict"})
 
@@ -40,11 +44,12 @@ class TableModified(DataError):
 class _Once:
     """The library's handler of retries, without any: it would ask for ever where the service says 308 or 429."""
 
-    def execute_with_retry_headers(
-        self, request: Callable[[dict[str, Any]], Result], headers: Any, **_: Any
-    ) -> Result:
-        """One request."""
-        return request(dict(headers or {}))
+    def execute_with_retry_headers(self, request: Callable[[dict[str, Any]], Any], headers: Any, **_: Any) -> Any:
+        """The answer to one request."""
+        answer = request(dict(headers or {}))
+        if answer.status_code >= 300:  # the library takes "it has moved" for an answer
+            raise OSError(f"the service answered {answer.status_code}")
+        return answer
 
 
 class _Download(TableDownloadSession):  # type: ignore[misc]
@@ -63,6 +68,7 @@ class OdpsTable:
         access: who asks.
         project: its project.
         name: its name.
+        options: ``odps.options`` by name, such as ``read_timeout``, for what is asked here.
 
     Attributes:
         schema: its columns and those that divide it into partitions, as the library has them.
@@ -71,7 +77,10 @@ class OdpsTable:
         DataError: there is none, or it may not be read.
     """
 
-    def __init__(self, where: str, access: Access, project: str, name: str) -> None:
+    def __init__(
+        self, where: str, access: Access, project: str, name: str, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._options = {**_OPTIONS, **(options or {})}
         self._where = where
         self._asked = project, name
         endpoint = access.endpoint or DEFAULT_ENDPOINT
@@ -98,7 +107,10 @@ class OdpsTable:
 
         def once() -> Result:
             nonlocal broken
-            with odps.config.option_context(_OPTIONS):
+            with odps.config.option_context() as here:
+                for name, value in self._options.items():
+                    *path, last = name.split(".")
+                    setattr(functools.reduce(getattr, path, here), last, value)
                 try:
                     return work()
                 except BaseODPSError as error:
@@ -189,6 +201,43 @@ class OdpsTable:
             return table
 
         return self.ask(read)
+
+    def write(self, partition: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Adds rows to a partition, which is made if it is not there: all of them once, or none.
+
+        Args:
+            partition: ``a=1/b=2``; empty for a table without partitions.
+            rows: the values of each, in the order of the table's columns.
+
+        Returns:
+            The number of rows.
+        """
+        spec = partition.replace("/", ",") or None
+
+        def made() -> Any:
+            return _Upload(self._tunnel.tunnel_rest, self._at_tunnel(), spec, create_partition=bool(spec))
+
+        session, written, blocks = self.ask(made), 0, list[int]()
+        remaining = iter(rows)
+        while block := list(itertools.islice(remaining, BLOCK_ROWS)):
+            self.ask(functools.partial(_put, session, len(blocks), block))
+            written += len(block)
+            blocks.append(len(blocks))
+
+        def finish() -> None:
+            session.reload()
+            if session.status not in (session.Status.Closing, session.Status.Closed):  # else an answer was lost
+                session.commit(blocks)
+
+        self.ask(finish)
+        return written
+
+
+def _put(session: Any, number: int, rows: Sequence[Sequence[Any]]) -> None:
+    """Writes a block of a session, in place of what was written of it before."""
+    with session.open_record_writer(initial_block_id=number, buffer_size=1 << 40) as writer:
+        for row in rows:
+            writer.write(session.new_record(list(row)))
 
 
 def _words(error: Exception) -> str:

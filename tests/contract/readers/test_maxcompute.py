@@ -11,6 +11,7 @@ import pytest
 from elasticdl.data import Shard, create_data_reader, fingerprints
 from elasticdl.data.errors import DataError
 from elasticdl.data.inspection import inspect_data
+from elasticdl.python.data.odps_io import ODPSWriter
 from elasticdl.python.data.reader.odps_reader import ODPSDataReader
 from tests.fakes.maxcompute import KINDS, FakeMaxCompute
 from tests.fakes.sources import numbered
@@ -190,3 +191,25 @@ def test_older_modules_read_lists_of_text(maxcompute: FakeMaxCompute) -> None:
     assert reader.fingerprint(shards[0].name).startswith("3 rows, written at ")
     with pytest.raises(DataError, match="num_processes=0"):
         ODPSDataReader(table="t", num_processes=0, **asked)
+
+
+@pytest.mark.parametrize("kind", ["refused", "busy", "moved", "reset", "lost"])
+def test_rows_are_written_once_though_answers_are_spoilt(
+    kind: str, maxcompute: FakeMaxCompute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticdl.data.odps_service.BLOCK_ROWS", 3)
+    empty = {"id": pa.array([], pa.int64()), "p": pa.array([], pa.float64()), "text": pa.array([], pa.string())}
+    maxcompute.put("out", pa.table(empty), "worker=9")
+    rows = [[number, number / 2, f"row {number}"] for number in range(20)]
+    writer = ODPSWriter("shop", "reader", "secret", maxcompute.url, "out", options={"odps.options.read_timeout": 30})
+    with maxcompute.spoiling(0.0, kind):
+        writer.from_iterator([], 2)  # nothing, and the table is known
+        maxcompute.share = 0.2
+        writer.from_iterator(rows[:7], 0)
+        writer.from_iterator([rows[7:10], rows[10:]], 1)
+        assert maxcompute.faults
+    written = maxcompute.tables["out"].data
+    assert [list(row.values()) for row in written["worker=0"].rows.to_pylist()] == rows[:7]
+    assert [list(row.values()) for row in written["worker=1"].rows.to_pylist()] == rows[7:]
+    writer.from_iterator(rows[:1], 0)
+    assert ids("odps://shop/out?partition=worker=0") == [*range(7), 0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from elasticdl.python.common.constants import MaxComputeConfig
+from elasticdl.data.odps_access import Access, MaxComputeConfig
 
 __all__ = ["ODPSWriter", "is_odps_configured"]
 
@@ -55,35 +55,46 @@ class ODPSWriter:
             ) from error
         if "." in table:
             project, table = table.split(".", 1)
-        defaults = {f"odps.options.{kind}_timeout": _TIMEOUT_S for kind in ("read", "connect")}
-        for name, value in {**defaults, **(options or {})}.items():
-            *path, last = name.removeprefix("odps.options.").split(".")
-            home = odps.options
-            for part in path:
-                home = getattr(home, part)
-            setattr(home, last, value)
-        self._schema = odps.models.Schema
+        defaults = {f"{kind}_timeout": _TIMEOUT_S for kind in ("read", "connect")}
+        given = {name.removeprefix("odps.options."): value for name, value in (options or {}).items()}
+        self._options = {**defaults, **given}
+        self._access = Access(project, access_id, access_key, endpoint or "")
+        self._schema = odps.models.TableSchema
         self._client = odps.ODPS(access_id, access_key, project, endpoint)
-        self._name = table
+        self._project, self._name = project, table
         self._columns, self._types = columns, column_types
         self._table: Any = None
 
     def from_iterator(self, records_iter: Iterable[Sequence[Any]], worker_index: int) -> None:
-        """Writes what an iterable gives (a record, or a list of them, at a time) to a worker's partition.
+        """Writes what an iterable gives (records, or lists of them) to a worker's partition: all once, or nothing.
 
         Raises:
             ValueError: the table is not there, and its columns are not known.
+            DataError: the service does not take them.
         """
         if self._table is None:
             self._table = self._open()
-        with self._table.open_writer(partition=f"worker={worker_index}", create_partition=True) as writer:
-            for records in records_iter:
-                writer.write(records)
+        self._table.write(f"worker={worker_index}", _rows(records_iter))
 
     def _open(self) -> Any:
-        if self._client.exist_table(self._name):
-            return self._client.get_table(self._name)
-        if self._columns is None or self._types is None:
-            raise ValueError(f"table {self._name} is not there: give columns and column_types, by which it is made")
-        schema = self._schema.from_lists(list(self._columns), list(self._types), ["worker"], ["string"])
-        return self._client.create_table(self._name, schema)
+        from elasticdl.data.odps_service import OdpsTable
+
+        if not self._client.exist_table(self._name):
+            if self._columns is None or self._types is None:
+                raise ValueError(
+                    f"table {self._name} is not there: give columns and column_types, by which it is made"
+                )
+            schema = self._schema.from_lists(list(self._columns), list(self._types), ["worker"], ["string"])
+            self._client.create_table(self._name, schema)
+        return OdpsTable(
+            f"odps://{self._project}/{self._name}", self._access, self._project, self._name, self._options
+        )
+
+
+def _rows(records: Iterable[Any]) -> Iterator[Sequence[Any]]:
+    """Records one by one."""
+    for one in records:
+        if len(one) and isinstance(one[0], list | tuple):
+            yield from one
+        else:
+            yield one
