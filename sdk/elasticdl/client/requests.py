@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from elasticdl.client.messages import Request
+from elasticdl.client.messages import Request, plain
 from elasticdl.client.transport import moment_text
 from elasticdl.submission import absolute_paths
 from elasticdl_core.errors import InvalidInputError, NotFoundError, UnavailableError
@@ -108,17 +108,17 @@ def submission(spec: JobSpec | Mapping[str, Any] | None, overrides: Mapping[str,
     if spec is None:
         given: dict[str, Any] = {}
     elif isinstance(spec, JobSpec):
-        mapping, untouched = spec.to_mapping(), _defaults()
+        mapping, untouched = plain(spec.to_mapping()), _defaults()
         given = {key: value for key, value in mapping.items() if key not in untouched or untouched[key] != value}
     elif isinstance(spec, Mapping):
-        given = resolve_aliases(spec)
+        given = resolve_aliases(plain(spec))
     else:
         raise InvalidInputError(
             f"a job specification cannot be a {type(spec).__name__}",
             fix="give a JobSpec, a dict, or keyword arguments",
         )
     # Names of data that are no paths here may be known to the cluster, or to a reader of the user's.
-    return absolute_paths({**given, **resolve_aliases(overrides)}, any_word=True)
+    return absolute_paths({**given, **resolve_aliases(plain(overrides))}, any_word=True)
 
 
 def _defaults() -> dict[str, Any]:

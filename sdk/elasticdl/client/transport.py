@@ -9,7 +9,7 @@ from datetime import datetime
 import httpx
 
 from elasticdl.client.endpoint import Endpoint
-from elasticdl.client.messages import NoResponse, Request, Response
+from elasticdl.client.messages import NoResponse, Request, Response, plain
 from elasticdl_core.errors import InvalidInputError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -52,7 +52,7 @@ def httpx_request(http: httpx.Client | httpx.AsyncClient, request: Request) -> h
         InvalidInputError: it holds characters that cannot be sent.
     """
     timeout = httpx.Timeout(request.read_timeout_s, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S)
-    body = {"json": request.json} if request.json is not None else {"content": request.content}
+    body = {"json": plain(request.json)} if request.json is not None else {"content": request.content}
     try:
         return http.build_request(
             request.method,

@@ -176,6 +176,14 @@ async def test_jobs_in_any_order(api: Api, sort: str, first: str | None) -> None
     assert [job["name"] for job in await _pages(api, path, "jobs", 1)] == whole
 
 
+async def test_a_filter_that_is_given_twice_is_refused(api: Api) -> None:
+    """Of ``ids=A&ids=B`` the last one counted alone."""
+    for query in ("ids=a&ids=b", "limit=5&limit=6", "name=a&name=a"):
+        answer = await api.http.get(f"/jobs?{query}")
+        assert answer.status_code == 422 and "2 times" in answer.json()["detail"], answer.text
+    assert (await api.http.get("/jobs?state=QUEUED&state=RUNNING&label=a=b&label=c=d")).status_code == 200
+
+
 async def test_jobs_by_text_and_their_number(api: Api) -> None:
     for name in ("mnist-one", "mnist-two", "other"):
         await api.submit(name=name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
+import pickle
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elasticdl.client import Client, RetryPolicy
@@ -36,6 +39,36 @@ def test_submitting_sends_what_was_given_and_nothing_else(api: FakeApi, client: 
     (request,) = api.requests("POST", "/jobs")
     assert request.json() == {**FIELDS, "model_bundle": BUNDLE, "name": "digits"}
     assert request.headers["authorization"] == f"Bearer {TOKEN}"
+
+
+def test_paths_and_numbers_of_numpy_are_taken_everywhere(api: FakeApi, client: Client, tmp_path: Path) -> None:
+    """They were taken in one place and refused in another."""
+    params = {"lr": np.float32(0.5), "units": np.array([3, 4]), "vocabulary": tmp_path / "words"}
+    counted = {"num_epochs": np.int64(2), "shuffle": np.bool_(False), "min_workers": 1.0}
+    job = client.submit(
+        model_def="m.f",
+        model_bundle=BUNDLE,
+        training_data=tmp_path,
+        model_params=params,
+        labels={"run": "ü"},
+        **counted,
+    )
+    sent = api.requests("POST", "/jobs")[0].json()
+    assert sent["model_params"] == {"lr": 0.5, "units": [3, 4], "vocabulary": str(tmp_path / "words")}
+    assert (sent["num_epochs"], sent["shuffle"], sent["training_data"]) == (2, False, str(tmp_path))
+    client.scale(job.id, max_workers=np.int64(3))
+    assert api.requests("PATCH", f"/jobs/{job.id}")[0].json() == {"max_workers": 3}
+
+
+def test_a_label_that_is_no_text_is_named(client: Client) -> None:
+    with pytest.raises(SpecError, match=r"labels: .*an object of texts, as 'run' has none"):
+        client.submit(**FIELDS, model_bundle=BUNDLE, labels={"run": 1})
+
+
+def test_a_client_travels_to_another_process(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    with pickle.loads(pickle.dumps(client)) as sent, copy.deepcopy(client) as copied:  # noqa: S301 - our own bytes
+        assert sent.get("a-1").id == copied.get("a-1").id == "a-1"
 
 
 def test_relative_local_paths_are_made_absolute(

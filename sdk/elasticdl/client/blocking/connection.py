@@ -55,6 +55,10 @@ class ApiConnection:
         self._process = os.getpid()
         self._opened = self._make_http()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travels as where it leads, and opens connections of its own there."""
+        return type(self), (self._endpoint, self.retry)
+
     def close(self) -> None:
         """Closes the connections of this process."""
         self._http.close()

@@ -151,6 +151,7 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str]:
     if get_origin(hint) is dict:
         fits = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         if fits and get_args(hint)[1] is str:
-            fits = all(isinstance(item, str) for item in value.values())
+            wrong = next((key for key, item in value.items() if not isinstance(item, str)), None)
+            return (value, "") if wrong is None else (None, f"an object of texts, as {wrong!r} has none")
         return (value, "") if fits else (None, "an object with string keys")
     raise TypeError(f"no conversion for {hint!r}")
