@@ -86,7 +86,8 @@ def prepare(
         from elasticdl.model_check import check_model_module
 
         check_model_module(spec.model_zoo, spec, local=local)
-    return absolute_paths(prepared, any_word=bool(spec.custom_data_reader))
+    names_tables = spec.data_reader_params.get("kind") == "odps"
+    return absolute_paths(prepared, any_word=bool(spec.custom_data_reader) or names_tables)
 
 
 def absolute_paths(mapping: dict[str, Any], *, any_word: bool) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def absolute_paths(mapping: dict[str, Any], *, any_word: bool) -> dict[str, Any]
 
     Args:
         mapping: fields of ``JobSpec``.
-        any_word: leave relative names of data that are no paths here; otherwise they are an error.
+        any_word: leave relative names of data that are no paths here, as a reader may know them or they name
+            tables; otherwise they are an error.
 
     Raises:
         DataError: a relative path to data does not exist.
