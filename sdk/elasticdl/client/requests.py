@@ -55,6 +55,8 @@ def job_path(job_id: str, *rest: str) -> str:
     fix = "give the id that submit() or `elasticdl jobs list` shows"
     if not job_id:
         raise InvalidInputError("the job id is empty", fix=fix)
+    if not isinstance(job_id, str):
+        raise InvalidInputError(f"a {type(job_id).__name__} is no job id", fix=f"{fix}: of a Job its .id")
     if not _ID.fullmatch(job_id):
         raise NotFoundError(f"there is no job {job_id!r}", fix=fix)
     return "/".join(["/jobs", job_id, *(_quoted(part) for part in rest)])

@@ -71,6 +71,18 @@ def test_a_client_travels_to_another_process(api: FakeApi, client: Client) -> No
         assert sent.get("a-1").id == copied.get("a-1").id == "a-1"
 
 
+def test_what_is_no_id_and_a_client_that_is_closed_are_told(api: FakeApi, client: Client) -> None:
+    api.jobs["a-1"] = make_job("a-1")
+    job = client.get("a-1")
+    for odd in (job, 5):
+        with pytest.raises(InvalidInputError, match="is no job id"):
+            client.cancel(odd)  # type: ignore[arg-type]
+    client.close()
+    client.close()
+    with pytest.raises(InvalidInputError, match="this client is closed"):
+        client.get("a-1")
+
+
 def test_relative_local_paths_are_made_absolute(
     api: FakeApi, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

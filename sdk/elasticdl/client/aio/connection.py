@@ -25,7 +25,7 @@ from elasticdl.client.transport import (
     trusts_environment,
     verified_by,
 )
-from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 
 
 class AsyncApiConnection:
@@ -60,7 +60,8 @@ class AsyncApiConnection:
 
     async def close(self) -> None:
         """Closes the connections of this process."""
-        await self._http.aclose()
+        if not self._opened.is_closed:
+            await self._http.aclose()
 
     @property
     def _http(self) -> httpx.AsyncClient:
@@ -69,6 +70,8 @@ class AsyncApiConnection:
             # Two processes on one connection read each other's answers. What the parent goes on using is not closed.
             self._inherited.append(self._opened)
             self._opened, self._process = self._make_http(), process
+        if self._opened.is_closed:
+            raise InvalidInputError("this client is closed", fix="make another, or close it after its last call")
         return self._opened
 
     def _make_http(self) -> httpx.AsyncClient:

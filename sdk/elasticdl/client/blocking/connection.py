@@ -26,7 +26,7 @@ from elasticdl.client.transport import (
     trusts_environment,
     verified_by,
 )
-from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 
 
 class ApiConnection:
@@ -61,7 +61,8 @@ class ApiConnection:
 
     def close(self) -> None:
         """Closes the connections of this process."""
-        self._http.close()
+        if not self._opened.is_closed:
+            self._http.close()
 
     @property
     def _http(self) -> httpx.Client:
@@ -70,6 +71,8 @@ class ApiConnection:
             # Two processes on one connection read each other's answers. What the parent goes on using is not closed.
             self._inherited.append(self._opened)
             self._opened, self._process = self._make_http(), process
+        if self._opened.is_closed:
+            raise InvalidInputError("this client is closed", fix="make another, or close it after its last call")
         return self._opened
 
     def _make_http(self) -> httpx.Client:
