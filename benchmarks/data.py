@@ -1,10 +1,13 @@
-"""A shuffled Parquet file as minibatches: as columns, as records, and as pyarrow alone reads it in order.
+"""Parquet files: shuffled as minibatches, beside pyarrow alone in order; and many of them listed for a plan.
 
 ./dev bench data [--quick] [--records 400000] [--repeats 5]
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing
+import resource
 import sys
 import tempfile
 import time
@@ -27,7 +30,11 @@ ABOUT = """\
 Clicks: {ids} whole numbers, {numbers} floats and a label in each of {records:,} rows, in row groups of {group:,}. An
 epoch in minibatches of {batch}, to numpy arrays; *pyarrow* is `ParquetFile.iter_batches`. Time is all of the process'
 threads' on the processor, files are in the page cache; the ratio is the rows a second over those of pyarrow, the
-median over {repeats} rounds of the sides in turns. Ours is shuffled, and includes the order."""
+median over {repeats} rounds of the sides in turns. Ours is shuffled, and includes the order.
+
+A plan is of {files:,} files of {file_rows:,} rows: shards, their states and the grain, in a process of its own, in
+the seconds of a clock and with the most memory that the process had."""
+FILES, FILE_ROWS = 10_000, 10_000
 
 
 def raw(path: Path) -> int:
@@ -58,13 +65,37 @@ def ours(path: Path, *, columns: bool) -> int:
     return rows
 
 
+def many_files(folder: Path, count: int) -> None:
+    """Writes files of one content, whose columns take little room."""
+    folder.mkdir()
+    row = {f"i{number}": np.zeros(FILE_ROWS, np.int64) for number in range(IDS)}
+    pq.write_table(pa.table({**row, "y": np.zeros(FILE_ROWS, np.int64)}), folder / "0.parquet")
+    content = (folder / "0.parquet").read_bytes()
+    for number in range(1, count):
+        (folder / f"{number}.parquet").write_bytes(content)
+
+
+def planned(folder: Path) -> tuple[int, float, float]:
+    """The rows of a plan as a master makes it, the seconds that took, and the memory of this process in MiB."""
+    begun = time.monotonic()
+    reader = create_data_reader(str(folder), TASK)
+    shards = list(reader.create_shards())
+    states = {name: reader.fingerprint(name) for name in {shard.name for shard in shards}}
+    assert reader.grain is not None
+    assert all(states.values())
+    seconds = time.monotonic() - begun
+    return sum(shard.records for shard in shards), seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> int:
     """Runs the command line; returns the exit code."""
     options = parse(__doc__, records=400_000, repeats=5)
     count = 40_000 if options.quick else options.records
+    files = 500 if options.quick else FILES
     about = ABOUT.format(
-        ids=IDS, numbers=NUMBERS, records=count, group=GROUP, batch=MINIBATCH, repeats=options.repeats
-    )
+        ids=IDS, numbers=NUMBERS, records=count, group=GROUP, batch=MINIBATCH, repeats=options.repeats,
+        files=files, file_rows=FILE_ROWS,
+    )  # fmt: skip
     report = Report("data", "Reading tables", about)
     with tempfile.TemporaryDirectory() as folder:
         path, drawing = Path(folder) / "clicks.parquet", np.random.default_rng(1)
@@ -79,11 +110,18 @@ def main() -> int:
         if any(side() != count for side in sides.values()):
             raise AssertionError("a side did not read all rows")
         times = interleaved(sides, options.repeats, clock=time.process_time)
+        many_files(Path(folder) / "many", files)
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+            rows, seconds, memory = pool.submit(planned, Path(folder) / "many").result(600)
+        assert rows == files * FILE_ROWS
     header = ["side", "rows/s", "over pyarrow", "spread"]
     report.table(
         header, [[name, count / one.median, times[RAW].over(one), one.spread] for name, one in times.items()]
     )
     report.target("parquet_columns_over_pyarrow", times[RAW].over(times[COLUMNS]), 0.9)
+    report.target("plan_seconds", seconds, 10.0, at_least=False)
+    report.target("plan_memory_mib", memory, 300.0, at_least=False)
     report.write()
     return 0
 
