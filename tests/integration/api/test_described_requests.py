@@ -79,6 +79,8 @@ BEYOND_SCHEMAS = {
         "there is nothing to evaluate on",
         "the best model is that of an evaluation, and there is nothing",
         ".* is no script$",
+        ".* is no amount of it that a process can have",
+        "read_only=.* is neither true nor false",
     ],
     "POST /v1/scheduler/what-if": [
         "the question asks for no change",
@@ -88,14 +90,15 @@ BEYOND_SCHEMAS = {
     "POST /v1/tokens": ["a token is either of a namespace or of the cluster"],
     "PUT /v1/namespaces/": [
         "Value error, guaranteed_slots [0-9]+ are above max_slots",
+        "[0-9]+ slots would be guaranteed in all, and the cluster has",
         "the data root .* holds the cluster's own data directory",
         "Value error, a source is",  # a password among the options of an address
     ],
     "DELETE /internal/jobs/{job_id}/checkpoints/": ["the request has no epoch"],
 }
 """Rules that JSON schema cannot say, by the beginning of a route: of fields together, or of what the server has."""
-TAKEN_IN_PART = re.compile(r"POST /internal/jobs/\{job_id\}/(heartbeat|events|processes)")
-"""Reports of many items: those that cannot be taken are left out and said, the others count."""
+TAKEN_IN_PART = re.compile(r"POST /internal/jobs/\{job_id\}/(heartbeat|state|events|processes)")
+"""Reports of many items, of which those that cannot be taken are left out and said; long texts are shortened."""
 _MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
 
 
