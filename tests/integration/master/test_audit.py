@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -60,6 +61,20 @@ async def test_records_that_are_in_the_model_twice_are_counted_exactly(make_job:
     assert job.api.status["duplicates"] == job.api.status["audit"]["duplicates"] == 20
     (told,) = [event["message"] for event in job.api.events if event["kind"] == "audit"]
     assert told.endswith("120 in the model, 0 passed over, 20 of them more than once")
+
+
+async def test_records_that_one_server_has_twice_are_counted_exactly(make_job: MakeJob) -> None:
+    """A push was refused by the other one, when this had applied its part; then the task was done again."""
+    job = await make_job()
+    of_each_server = itertools.cycle((2, 1))
+    job.processes.tallied = lambda task, records: (
+        next(of_each_server) * records if (task.epoch, task.index) == (0, 2) else records
+    )
+    job.start_master()
+    assert await job.finish() == 0
+    assert job.api.state is JobState.SUCCEEDED
+    audit = job.api.status["audit"]
+    assert (audit["state"], audit["committed"], audit["duplicates"]) == ("passed", 120, 10)
 
 
 async def test_a_master_that_redoes_nothing_after_a_restore_is_found_out(

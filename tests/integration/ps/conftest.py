@@ -32,6 +32,7 @@ class Master:
 
     def __init__(self, control: ServerControl) -> None:
         self.pin, self.unpin, self.close = control.pin, control.unpin, control.close
+        self.tallies = control.tallies
         self._control = control
 
     async def save(self, directory: str) -> list[CheckpointFile]:

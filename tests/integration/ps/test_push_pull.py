@@ -134,6 +134,46 @@ async def test_a_push_counts_though_the_pull_along_with_it_is_refused(
     assert result.accepted and not isinstance(missing, ElasticDLError)
 
 
+@pytest.mark.parametrize("mode", [UpdateMode(), UpdateMode(use_async=False)], ids=["asynchronous", "synchronous"])
+@pytest.mark.parametrize("along", [True, False], ids=["with a pull", "alone"])
+async def test_a_push_that_one_server_refuses_is_told_as_it_is_by_the_tallies(
+    start_servers: Any, mode: UpdateMode, along: bool
+) -> None:
+    """The other may have applied its part, and the task is done again: what is there twice is counted as twice."""
+    servers = await start_servers(2)
+    client, master = servers.client(), servers.master()
+    tables = [TableSpec("t", 4, InitializerSpec("zeros"), input_dim=10)]
+    values = {spec.name: np.zeros(spec.shape, np.float32) for spec in SPECS}
+    await client.ensure_model(values, SPECS, tables, OptimizerSpec("sgd", {"learning_rate": 1.0}), mode)
+    owners = client._group.cut({"t": np.arange(100)}).parts
+    bad = next(one for one in owners[1]["t"].tolist() if one >= 10)  # the second one refuses it, the first has none
+    pulled = await client.pull({"t": np.arange(10)})
+
+    def step(*ids: int) -> Gradients:
+        rows = {"t": (np.array(ids), np.full((len(ids), 4), -1, np.float32))}
+        dense = {spec.name: np.full(spec.shape, -1, np.float32) for spec in SPECS}
+        return Gradients(dense, rows, records=8, task=(0, 3))
+
+    async def push(step: Gradients) -> Any:
+        if along:
+            return (await client.push_pull(step, {"t": np.arange(10)}, version=pulled.version))[0]
+        return await client.push(step, version=pulled.version)
+
+    with pytest.raises(InvalidInputError, match=f"the id {bad} is outside the table 't'"):
+        await push(step(*range(10), bad))
+    pulled = await client.pull({"t": np.arange(10)})
+    assert (await push(step(*range(10)))).accepted  # the task is done again
+    rows = (await client.pull({"t": np.arange(10)})).rows["t"]
+    tallies = [tallied.counts for tallied in await master.tallies()]
+    assert tallies[1] == {(0, 3): 8}
+    # A round needs all parts before it counts. Without rounds, a call without an answer is given up at the refusal.
+    twice = {8} if not mode.use_async else {16} if along else {8, 16}
+    assert tallies[0][0, 3] in twice
+    for owned, tally in zip(owners, tallies, strict=True):
+        mine = owned["t"][owned["t"] < 10]
+        np.testing.assert_array_equal(rows[mine], np.full((len(mine), 4), tally[0, 3] // 8, np.float32))
+
+
 async def test_short_steps_need_no_thread(start_servers: Any) -> None:
     servers = await start_servers(2)
     client = servers.client()
