@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elasticdl_runtime.failpoints import FAILPOINTS, arm
@@ -66,6 +67,29 @@ def test_a_job_outlives_a_death_at_each_failpoint(cluster: Cluster, armory: Path
         job.finish()
         assert fired.exists(), f"void: nothing came by {name}"
         job.nothing_lost(most_again=job.in_flight(4))
+        nothing_left(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["master.after_parts_saved", "master.after_manifest_written"])
+def test_the_best_model_outlives_masters_that_die_before_it_is_kept_and_before_it_is_exported(
+    cluster: Cluster, armory: Path, name: str
+) -> None:
+    best = ("--keep_best", "times:min", "--keep_checkpoint_max", "1", "--checkpoint_steps", "100000")
+    validation = ("--validation_data", cluster.seen(cluster.directory / "counting-200.csv"))
+    fired = arm(armory, name, "kill")
+    with counting_job(cluster, name.replace(".", "-").replace("_", "-"), *best, *validation, records=200) as job:
+        until(fired.exists, "a master dies after the evaluation that is the best, before its model is kept")
+        until(lambda: job.events("best_model"), "the next one keeps it")
+        replaced(job, kill(job, "master"))
+        job.finish()
+        # The first pass had seen no fault: each record was in its model exactly once.
+        (mark,) = [one["best"] for one in job.checkpoints() if one.get("best")]
+        assert (mark["evaluation"], mark["value"]) == (1, 2.0)
+        assert len(job.events("best_model")) == 1
+        with np.load(cluster.job_dir(job.id) / "artifacts" / "best" / "table-0.npz") as table:
+            assert table["vectors"].ravel().tolist() == [1.0] * job.records
+        job.nothing_lost(most_again=job.in_flight(2))
         nothing_left(job)
 
 

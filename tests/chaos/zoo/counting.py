@@ -51,5 +51,5 @@ def feed(dataset, mode, metadata):
 
 
 def eval_metrics_fn():
-    """None: what counts is in the parameters."""
-    return {}
+    """How often records are in the model, in both of their parameters: a pass over all adds 2."""
+    return {"times": lambda labels, predictions: tf.reshape(predictions, (-1,))}
