@@ -108,7 +108,8 @@ class ServerOperations:
                     raise
                 except ElasticDLError as error:
                     if isinstance(instruction, do.RestoreServers) and not isinstance(error, UnavailableError):
-                        await self._tell(ev.RestoreFailed(instruction.manifest["directory"], error.message))
+                        directory = instruction.manifest["directory"]
+                        await self._tell(ev.RestoreFailed(directory, error.message, error.fix))
                         break
                     if not isinstance(error, UnavailableError):
                         self._again_later(instruction, generation, error)

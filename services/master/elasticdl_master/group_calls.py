@@ -71,6 +71,7 @@ class MemberCall:
     report: GroupReport | None = None
     shares: Sequence[Share] = ()
     refused: str = ""
+    refused_fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class GroupControl:
         incarnation = self._incarnation
         while not self._machine.group.established:
             if self._desk.refused:
-                raise DataError(self._desk.refused, fix="use an earlier checkpoint")
+                raise DataError(self._desk.refused, fix=self._desk.refused_fix)
             if incarnation != self._incarnation:
                 raise UnavailableError("the group was lost while it was restored", fix="it is tried again")
             await self._next_word()
@@ -193,7 +193,8 @@ class GroupControl:
 
     def _forget(self) -> None:
         desk = self._desk
-        desk.report, desk.foundation, desk.refused, desk.pin = None, None, "", 0
+        desk.report, desk.foundation, desk.pin = None, None, 0
+        desk.refused = desk.refused_fix = ""
 
     def _is_saved(self, generation: int) -> bool:
         shares = self._desk.shares

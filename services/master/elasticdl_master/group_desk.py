@@ -72,6 +72,7 @@ class GroupDesk:
         noted: for each checkpoint that was ordered and is not over, oldest first, the tasks by token that the group
             held when it was ordered, and those that it got since: of one that came back half done, what was done.
         refused: why the foundation cannot be used; empty if nobody said so.
+        refused_fix: what to do about it.
         heard: set when a member said something.
     """
 
@@ -86,7 +87,7 @@ class GroupDesk:
         self.tally: Tallied | None = None
         self.shares: dict[int, Share] = {}
         self.noted: deque[dict[str, TaskId]] = deque()
-        self.refused = ""
+        self.refused = self.refused_fix = ""
         self.heard = asyncio.Event()
         self._endpoints: dict[str, bytes] = {}
         self._spoken_in = 0
@@ -107,7 +108,8 @@ class GroupDesk:
             first_word, self._spoken_in = self._spoken_in != call.generation, call.generation
             acknowledged = await self._take(call.report)
         shares = [self._take_share(share) for share in call.shares]
-        self.refused = call.refused or self.refused
+        if call.refused:
+            self.refused, self.refused_fix = call.refused, call.refused_fix
         self.heard.set()
         self.refresh()
         board = self._board(call.owner)

@@ -334,6 +334,7 @@ def _member_call(request: pb.MeetRequest, owner: str) -> MemberCall:
         report=_group_report(request.report) if request.HasField("report") else None,
         shares=[_share(share) for share in request.shares],
         refused=request.refused[:_MAX_TEXT],
+        refused_fix=request.refused_fix[:_MAX_TEXT],
     )
 
 

@@ -106,7 +106,7 @@ async def test_servers_that_cannot_read_the_checkpoint_again_fail_the_job_and_sa
     assert await job.finish() == 0
     assert job.api.state is JobState.FAILED
     assert "cannot start from checkpoint" in job.api.reason
-    assert "give another checkpoint_dir_for_init" in job.api.detail["fix"]
+    assert job.api.detail["fix"] == "use another checkpoint, or give another checkpoint_dir_for_init"
 
 
 async def training(make_job: MakeJob, first: Job, **changes: Any) -> Job:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.errors import ConflictError
+from elasticdl_core.errors import ConflictError, DataError
 from elasticdl_core.task import TaskId
 from elasticdl_master.group_calls import EndedTask, MemberCall, Share
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.accounts import RecordAccount
 from elasticdl_master.state.ledger import EpochLedger
+from elasticdl_runtime.lifecycle import end_all
 from tests.fakes.sim_processes import JOB, finish
 from tests.unit.master.test_group_tasks import OWNER, OneMember
 
@@ -170,3 +171,17 @@ def test_a_checkpoint_that_no_snapshot_can_describe_is_refused() -> None:
         epochs.advanced(order, [first[0], main.task(1, 0)])
     with pytest.raises(ConflictError, match="records of epoch 2, but not all of epoch 1"):
         epochs.advanced(order, [*first, main.task(2, 0)])
+
+
+async def test_a_checkpoint_that_members_refuse_is_refused_with_their_advice() -> None:
+    job = SavingMember(1)
+    restoring = asyncio.create_task(job.control.restore({"directory": "/checkpoints/one", "files": [], "version": 3}))
+    await asyncio.sleep(0)
+    call = MemberCall(OWNER, b"here", 0, job.generation, holds=False, leaving=False, refused="why", refused_fix="how")
+    meeting = asyncio.create_task(job.desk.meet(call))  # which is answered when there is news
+    try:
+        with pytest.raises(DataError) as caught:
+            await restoring
+    finally:
+        await end_all(meeting)
+    assert (caught.value.message, caught.value.fix) == ("why", "how")

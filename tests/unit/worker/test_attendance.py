@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from elasticdl_core.errors import DataError
 from elasticdl_core.group.member import Book
 from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import StepCourse
@@ -36,12 +37,14 @@ class MeetingMaster(FakeMaster):
         super().__init__(JobSpec(model_def="softmax.forward"), job_dir)
         self.meetings = 0
         self.ended: list[list[str]] = []
+        self.refused: set[tuple[str, str]] = set()
 
     async def Meet(self, request: pb.MeetRequest, caller: str) -> pb.MeetResponse:
         self.meetings += 1
         number = self.meetings
         ended = [one.token for one in request.report.ended]
         self.ended.append(ended)
+        self.refused.add((request.refused, request.refused_fix))
         await self._note()
         if number > ANSWERS:
             await asyncio.Event().wait()  # there is no more to say
@@ -121,6 +124,22 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
         await master.stop()
     assert [ended for ended in master.ended if ended] == [[token]]
     assert asyncio.all_tasks() == {asyncio.current_task()}, "it leaves nothing that waits"
+
+
+async def test_a_checkpoint_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) -> None:
+    master = MeetingMaster(tmp_path)
+    await master.start()
+    client = MasterClient(master.address, lambda: "token", patience_s=60)
+    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
+    try:
+        attendance.refuse(DataError("why", fix="how"))
+        attendance.start()
+        await within(master.until(lambda: master.meetings > 0), 60)
+    finally:
+        await attendance.close()
+        await client.close()
+        await master.stop()
+    assert master.refused == {("why", "how")}
 
 
 @pytest.fixture

@@ -186,6 +186,7 @@ class RestoreFailed:
 
     directory: str
     message: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class ServerRecovery:
                 return self._process_changed(status, now)
             case ev.ServersRestored(directory, version):
                 return self._restored(directory, version, now)
-            case ev.RestoreFailed(directory, message):
-                return self._restore_failed(directory, message)
+            case ev.RestoreFailed(directory, message, fix):
+                return self._restore_failed(directory, message, fix)
         return []
 
     def advance(self, now: float) -> list[do.Instruction]:
@@ -219,15 +219,15 @@ class ServerRecovery:
         who = "the parameter servers hold" if self._job.spec.has_servers else "the workers hold"
         return [do.tell("restored", f"{who} the checkpoint of version {version}"), *out]
 
-    def _restore_failed(self, directory: str, message: str) -> list[do.Instruction]:
+    def _restore_failed(self, directory: str, message: str, fix: str) -> list[do.Instruction]:
         if self._job.servers.phase is not Phase.RESTORING:
             return []
-        out: list[do.Instruction] = [do.tell("checkpoint_refused", f"checkpoint {directory}: {message}")]
+        out: list[do.Instruction] = [do.tell("checkpoint_refused", f"checkpoint {directory}: {message}", fix=fix)]
         initial = self._checkpoints.book.initial
         if initial is not None and initial["directory"] == directory:
             self._job.lifecycle.fail(
                 f"cannot start from checkpoint {directory}: {message}",
-                fix="give another checkpoint_dir_for_init",
+                fix=", or ".join(filter(None, (fix, "give another checkpoint_dir_for_init"))),
                 kind="data",
             )
             return out

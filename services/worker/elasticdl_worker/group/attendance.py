@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from elasticdl_core.errors import UnavailableError
+from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.group.member import Book, GroupWishes
 from elasticdl_core.group.steps import Entry
 from elasticdl_runtime.lifecycle import end_all
@@ -164,16 +164,16 @@ class Attendance:
     def enter(self, generation: int, *, holds: bool) -> None:
         """This member takes part in a generation from now on."""
         self._given.clear()
-        self._put(generation=generation, suspects=(), holds=holds, refused="")
+        self._put(generation=generation, suspects=(), holds=holds, refused="", refused_fix="")
 
     def get_out(self, finished: int, *, holds: bool, suspects: Sequence[str]) -> None:
         """This member is done with a generation: the master hears it at once."""
         self._put(generation=0, finished=finished, holds=holds, suspects=tuple(suspects), report=None)
         self._loop.call_soon_threadsafe(self._urgent.set)
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: ElasticDLError) -> None:
         """The checkpoint to begin with cannot be used."""
-        self._put(refused=why)
+        self._put(refused=why.message, refused_fix=why.fix)
         self._loop.call_soon_threadsafe(self._urgent.set)
 
     def set_busy(self, *, busy: bool) -> None:

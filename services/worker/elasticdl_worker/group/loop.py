@@ -140,7 +140,7 @@ class _PendingLeaf:
         self.pending.add(self.microbatch, number)
 
 
-class _Refused(Exception):
+class _Refused(DataError):
     """The checkpoint to begin with cannot be used; the master was told."""
 
 
@@ -260,7 +260,7 @@ class MemberLoop:
             _log.error("parameters differ", error=str(error))
             suspects = list(member.suspects)
         except _Refused as error:
-            self._attendance.refuse(str(error))
+            self._attendance.refuse(error)
         except BroughtTooEarlyError as error:
             _log.warning("a step is computed again", generation=orders.generation, reason=str(error))
             if collective is not None:
@@ -544,11 +544,11 @@ class MemberLoop:
                     raise
                 _log.warning("the checkpoint cannot be read yet", reason=error.message)
             except DataError as error:
-                raise _Refused(error.message) from error
+                raise _Refused(error.message, fix=error.fix) from error
         try:
             self._replica.load(state)
         except DataError as error:
-            raise _Refused(error.message) from error
+            raise _Refused(error.message, fix=error.fix) from error
         self._attendance.hold()
         return state.version, {} if foundation["other_job"] else tally
 

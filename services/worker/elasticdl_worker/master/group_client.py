@@ -70,6 +70,7 @@ class Standing:
     report: SpokenReport | None = None
     shares: Sequence[WrittenShare] = ()
     refused: str = ""
+    refused_fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ async def meet(master: MasterClient, standing: Standing) -> Told:
         report=None if standing.report is None else _report(standing.report),
         shares=[_share(share) for share in standing.shares],
         refused=well_formed(standing.refused),
+        refused_fix=well_formed(standing.refused_fix),
     )
     response = await master.call_once("Meet", request, _DEADLINE_S)
     return Told(

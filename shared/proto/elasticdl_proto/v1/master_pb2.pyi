@@ -407,7 +407,7 @@ class CheckpointShare(_message.Message):
     def __init__(self, order: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., name: _Optional[str] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., model: _Optional[str] = ..., book: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class MeetRequest(_message.Message):
-    __slots__ = ("endpoint", "finished", "generation", "holds", "leaving", "suspects", "busy_s", "seen", "report", "shares", "refused")
+    __slots__ = ("endpoint", "finished", "generation", "holds", "leaving", "suspects", "busy_s", "seen", "report", "shares", "refused", "refused_fix")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -419,6 +419,7 @@ class MeetRequest(_message.Message):
     REPORT_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIX_FIELD_NUMBER: _ClassVar[int]
     endpoint: bytes
     finished: int
     generation: int
@@ -430,7 +431,8 @@ class MeetRequest(_message.Message):
     report: GroupReport
     shares: _containers.RepeatedCompositeFieldContainer[CheckpointShare]
     refused: str
-    def __init__(self, endpoint: _Optional[bytes] = ..., finished: _Optional[int] = ..., generation: _Optional[int] = ..., holds: bool = ..., leaving: bool = ..., suspects: _Optional[_Iterable[str]] = ..., busy_s: _Optional[float] = ..., seen: _Optional[int] = ..., report: _Optional[_Union[GroupReport, _Mapping]] = ..., shares: _Optional[_Iterable[_Union[CheckpointShare, _Mapping]]] = ..., refused: _Optional[str] = ...) -> None: ...
+    refused_fix: str
+    def __init__(self, endpoint: _Optional[bytes] = ..., finished: _Optional[int] = ..., generation: _Optional[int] = ..., holds: bool = ..., leaving: bool = ..., suspects: _Optional[_Iterable[str]] = ..., busy_s: _Optional[float] = ..., seen: _Optional[int] = ..., report: _Optional[_Union[GroupReport, _Mapping]] = ..., shares: _Optional[_Iterable[_Union[CheckpointShare, _Mapping]]] = ..., refused: _Optional[str] = ..., refused_fix: _Optional[str] = ...) -> None: ...
 
 class MeetResponse(_message.Message):
     __slots__ = ("revision", "generation", "members", "endpoints", "base", "is_over", "regroup", "dismissed", "secret", "foundation", "tasks", "solo", "acknowledged", "drop", "pin", "save", "tally", "limit", "directive", "shares", "pause_at")
