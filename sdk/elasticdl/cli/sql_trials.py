@@ -87,10 +87,9 @@ def find_model(statement: Statement, source: str, models: Path, *, local: bool, 
                 for trial in trials:
                     write_line(f"\n-- {trial}\n{_text(statement, trial, chosen, sizes, sizes.first_epochs)};")
                 return None
-            by = compared_by(rows.columns[statement.label])
-            search = _Search(statement, rows, chosen, sizes, by, scratch)
+            search = _Search(statement, rows, chosen, sizes, scratch)
             best = search.halve(trials, _run_here if local else _run_on_the_cluster)
-        durable.write(models / statement.into / TRIALS, _table_of(trials, by))
+        durable.write(models / statement.into / TRIALS, _table_of(trials, search.by))
         write_line(f"{best} is trained on all rows; {models / statement.into / TRIALS} has what was tried")
         return parse_statement(_text(statement, best, chosen, sizes, search.epochs_of(best)))
 
@@ -127,19 +126,19 @@ class _Search:
         rows: SelectedRows,
         chosen: Sequence[ColumnChoice],
         sizes: TrialSizes,
-        by: ScoreOrder,
         folder: Path,
     ) -> None:
         self._statement, self._rows, self._chosen = statement, rows, chosen
-        self._sizes, self._by, self._folder = sizes, by, folder
+        self._sizes, self._folder = sizes, folder
         self._trained, self._held = hold_out(rows, folder)
+        self.by = compared_by(rows.columns[statement.label], self._held)
 
     def halve(self, trials: Sequence[Trial], run: Run) -> Trial:
         """Runs the rounds; returns the trial that came out best."""
         sizes = self._sizes
         write_line(
             f"{self._trained.rows:,} rows to train on, {self._held.rows:,} held out; {sizes.minibatch_size} records "
-            f"an update; compared by {self._by.metric}"
+            f"an update; compared by {self.by.metric}"
         )
         specs = [self._spec(trial, self._folder / str(at)) for at, trial in enumerate(trials)]
         left = list(range(len(trials)))
@@ -149,7 +148,7 @@ class _Search:
             jobs = {str(trials[at]): self._round(specs[at], self._folder / str(at), number, epochs) for at in left}
             for at, outcome in zip(left, run(jobs), strict=True):
                 self._note(trials[at], outcome, epochs)
-            ranked = self._by.best_first([trials[at] for at in left])
+            ranked = self.by.best_first([trials[at] for at in left])
             if not ranked:
                 raise ElasticDLError(
                     "no model could be trained on the rows", fix=f"the first says: {trials[0].ended}"
@@ -162,7 +161,7 @@ class _Search:
                 (str(at + 1), str(one), f"{one.scores[-1]:.4f}", "" if one.ended or last else "goes on")
                 for at, one in enumerate(ranked)
             ]
-            print_table(("#", "MODEL", self._by.metric.upper(), ""), rows, empty="")
+            print_table(("#", "MODEL", self.by.metric.upper(), ""), rows, empty="")
             write_line(f"round {number + 1}: {epochs} epochs, {duration(time.monotonic() - started)}")
             left = [at for at in left if trials[at] in kept]
             if len(left) == 1:
@@ -173,13 +172,13 @@ class _Search:
 
     def epochs_of(self, trial: Trial) -> int:
         """The epochs after which a trial was best."""
-        best = max(range(len(trial.scores)), key=lambda at: self._by.sign * trial.scores[at])
+        best = max(range(len(trial.scores)), key=lambda at: self.by.sign * trial.scores[at])
         return self._sizes.first_epochs << best
 
     def _note(self, trial: Trial, outcome: TrialOutcome, epochs: int) -> None:
-        score = outcome.metrics.get(self._by.metric)
+        score = outcome.metrics.get(self.by.metric)
         if score is None or score != score:
-            trial.ended = outcome.problem or f"it has no {self._by.metric}"
+            trial.ended = outcome.problem or f"it has no {self.by.metric}"
         else:
             trial.epochs += epochs
             trial.scores.append(score)

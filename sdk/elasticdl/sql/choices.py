@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ FEWEST_ROWS = 100
 _HELD_OUT = 5
 """One of so many rows is held out."""
 _FEW, _CLASSES, _BINS = 10, 20, 16
+_FEWEST_OF_CLASS = 5
+"""With fewer held-out rows of a class an area under the curve is a matter of chance."""
 _FIRST_UPDATES = 200
 """Updates after which models are compared for the first time."""
 _CLAUSES = {"WITH", "COLUMN", "LABEL", "INTO", "USING", "FOR"}
@@ -80,15 +83,29 @@ class ScoreOrder:
     Attributes:
         metric: its name among those of an evaluation.
         sign: 1 where more is better, -1 where less is.
+        rarer: of two classes, the number of held-out rows that the rarer one has.
     """
 
     metric: str
     sign: int
+    rarer: int = 0
 
     def best_first(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials that have a score, those with the best latest one first."""
-        scored = [one for one in trials if not one.ended]
-        return sorted(scored, key=lambda one: -self.sign * one.scores[-1])
+        """The trials that have a score, those with the best latest one first.
+
+        Areas under the curve that are within one standard error of the best say nothing, where few rows are held out:
+        the simpler of such models go first (Breiman et al. 1984, "Classification and Regression Trees", 3.4.3).
+
+        Args:
+            trials: the simplest first.
+        """
+        scored = sorted((one for one in trials if not one.ended), key=lambda one: -self.sign * one.scores[-1])
+        if not self.rarer or not scored:
+            return scored
+        best = scored[0].scores[-1]
+        error = math.sqrt(max(0.0, best * (1 - best)) / self.rarer)
+        tied = [one for one in trials if one in scored and one.scores[-1] >= best - error]
+        return tied + [one for one in scored if one not in tied]
 
 
 def classifies(label: Column) -> bool:
@@ -98,11 +115,21 @@ def classifies(label: Column) -> bool:
     return len(label.values) <= _CLASSES and all(float(one).is_integer() for one in label.values.values())
 
 
-def compared_by(label: Column) -> ScoreOrder:
-    """The area under the curve of two classes, the loss of more, or the mean absolute error of numbers."""
+def compared_by(label: Column, held: SelectedRows) -> ScoreOrder:
+    """The measure for a label: the mean absolute error of numbers, the area under the curve of two classes.
+
+    It is the loss where there are more classes, or too few held-out rows of one of the two.
+    """
     if not classifies(label):
         return ScoreOrder("mean_absolute_error", -1)
-    return ScoreOrder("auc", 1) if len(label.values) == 2 else ScoreOrder("loss", -1)
+    if len(label.values) == 2:
+        place = list(held.columns).index(label.name)
+        with held.path.open(newline="", encoding="utf-8") as file:
+            counts = Counter(row[place] for row in csv.reader(file))
+        rarer = min(counts[name] for name in label.values)
+        if rarer >= _FEWEST_OF_CLASS:
+            return ScoreOrder("auc", 1, rarer)
+    return ScoreOrder("loss", -1)
 
 
 def choose_columns(statement: Statement, rows: SelectedRows) -> list[ColumnChoice]:
@@ -170,17 +197,17 @@ def quoted(name: str) -> str:
 
 
 def trials_for(statement: Statement, rows: SelectedRows, chosen: Sequence[ColumnChoice]) -> list[Trial]:
-    """The models to try, simple and rich ones; each with features of both kinds where they differ."""
+    """The models to try, the simplest first, with numbers as numbers or as intervals, too."""
     kind = "Classifier" if classifies(rows.columns[statement.label]) else "Regressor"
     wanted: list[tuple[str, float, str, dict[str, Any]]] = [
+        ("Linear", 0.01, "plain", {}),
         ("Linear", 0.01, "binned", {}),
         ("DNN", 0.003, "plain", {"hidden_units": [64, 32]}),
+        ("DNN", 0.003, "binned", {"hidden_units": [128, 64]}),
         ("WideAndDeep", 0.003, "binned", {"hidden_units": [64, 32]}),
         ("DCN", 0.003, "plain", {"hidden_units": [64, 32], "cross_layers": 2}),
-        ("DNN", 0.003, "binned", {"hidden_units": [128, 64]}),
-        ("DeepFM", 0.003, "binned", {"hidden_units": [64, 32]}),
         ("DCN", 0.001, "binned", {"hidden_units": [128, 64], "cross_layers": 2}),
-        ("Linear", 0.01, "plain", {}),
+        ("DeepFM", 0.003, "binned", {"hidden_units": [64, 32]}),
     ]
     features = sum(len(one.plain) for one in chosen)
     return [

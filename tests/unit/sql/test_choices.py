@@ -11,6 +11,8 @@ import pytest
 
 from elasticdl.cli.sql_trials import TrialOutcome, _Search
 from elasticdl.sql.choices import (
+    ScoreOrder,
+    Trial,
     choose_columns,
     classifies,
     compared_by,
@@ -86,7 +88,7 @@ def test_columns_of_many_values_are_hashed(tmp_path: Path) -> None:
 def test_labels_are_classes_or_numbers(values: Any, classes: bool, metric: str, tmp_path: Path) -> None:
     rows = rows_of(tmp_path, c=lambda at: at / 3, d=lambda at: at % 7, y=values)
     assert classifies(rows.columns["y"]) is classes
-    assert compared_by(rows.columns["y"]).metric == metric
+    assert compared_by(rows.columns["y"], rows).metric == metric
     trials = trials_for(statement(), rows, choose_columns(statement(), rows))
     assert {one.model.endswith("Classifier") for one in trials} == {classes} and len(trials) == 8
 
@@ -148,6 +150,21 @@ def test_each_trial_is_a_statement_that_can_be_planned(tmp_path: Path) -> None:
         compile(planned.module, "model.py", "exec")
 
 
+def test_the_simpler_of_models_that_few_rows_cannot_tell_apart_goes_first() -> None:
+    def order(rarer: int, *scores: float) -> list[int]:
+        trials = [Trial(str(at), 0.1, "plain", scores=[score]) for at, score in enumerate(scores)]
+        return [int(one.model) for one in ScoreOrder("auc", 1, rarer).best_first(trials)]
+
+    assert order(30, 0.85, 0.95, 0.93, 0.96, 0.5) == [1, 2, 3, 0, 4]
+    assert order(100_000, 0.85, 0.95, 0.93, 0.96, 0.5) == [3, 1, 2, 0, 4]
+    assert order(30, 1.0, 0.5, 1.0) == [0, 2, 1]
+
+
+def test_rare_classes_are_compared_by_the_loss(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, c=lambda at: at / 3, y=lambda at: int(at < 4))
+    assert compared_by(rows.columns["y"], rows).metric == "loss"
+
+
 class Trainer:
     """Gives each model the scores that a table has for it, a round each; None fails."""
 
@@ -173,7 +190,7 @@ def test_the_better_half_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     trials = trials_for(statement(), rows, chosen)[:5]
     scores = dict(zip(map(str, trials), [(0.7, 0.7, 0), (0.9, 0.95, 0.94), (None,), (0.8, 0.2), (0.6,)], strict=True))
     trainer = Trainer(scores)
-    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), compared_by(rows.columns["y"]), tmp_path)
+    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), tmp_path)
     best = search.halve(trials, trainer)
     assert best is trials[1] and best.scores == [0.9, 0.95] and search.epochs_of(best) == 16
     assert [len(one) for one in trainer.rounds] == [5, 2]
@@ -191,7 +208,7 @@ def test_a_search_without_a_model_says_why(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, c=lambda at: at / 3, d=lambda at: at % 7, y=lambda at: "ny"[at % 2])
     chosen = choose_columns(statement(), rows)
     trials = trials_for(statement(), rows, chosen)[:2]
-    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), compared_by(rows.columns["y"]), tmp_path)
+    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), tmp_path)
     with pytest.raises(ElasticDLError, match="no model could be trained") as caught:
         search.halve(trials, Trainer({"": (None,)}))
     assert "it ran away" in caught.value.fix
