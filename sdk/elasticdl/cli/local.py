@@ -71,13 +71,11 @@ def run_local(
 
 def run_briefly(prepared: Mapping[str, Any]) -> dict[str, Any]:
     """Runs a job as ``run_local`` does and shows little; returns its final report, empty if it came to none."""
-    return _run(prepared, RareLocalView(sys.stdout), {"ELASTICDL_LOG_LEVEL": "warning"})[0]
+    return _run(prepared, RareLocalView(sys.stdout))[0]
 
 
-def _run(
-    prepared: Mapping[str, Any], view: LocalView, variables: Mapping[str, str] | None = None
-) -> tuple[dict[str, Any], int]:
-    """Runs a job in a process of its own, with variables that are not set yet; its final report and exit code."""
+def _run(prepared: Mapping[str, Any], view: LocalView) -> tuple[dict[str, Any], int]:
+    """Runs a job in a process of its own; returns its final report and the exit code."""
     spec = JobSpec.from_mapping(prepared)
     check_places(spec, None)
     parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
@@ -88,7 +86,7 @@ def _run(
         file.write_text(json.dumps(spec.to_mapping()))
         # Without -P the present directory would come first where modules are imported from.
         command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
-        environment = {**(variables or {}), **os.environ, **HASHING, **spec.envs}
+        environment = {**os.environ, **HASHING, **spec.envs}
         if spec.keras == "legacy":
             environment["TF_USE_LEGACY_KERAS"] = "1"
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

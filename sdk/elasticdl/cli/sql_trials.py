@@ -89,7 +89,7 @@ def find_model(statement: Statement, source: str, models: Path, *, local: bool, 
                 return None
             search = _Search(statement, rows, chosen, sizes, scratch)
             best = search.halve(trials, _run_here if local else _run_on_the_cluster)
-        durable.write(models / statement.into / TRIALS, _table_of(trials, search.by))
+        durable.write(models / statement.into / TRIALS, _table_of(trials, search.by, sizes))
         write_line(f"{best} is trained on all rows; {models / statement.into / TRIALS} has what was tried")
         return parse_statement(_text(statement, best, chosen, sizes, search.epochs_of(best)))
 
@@ -128,7 +128,7 @@ class _Search:
         sizes: TrialSizes,
         folder: Path,
     ) -> None:
-        self._statement, self._rows, self._chosen = statement, rows, chosen
+        self._statement, self._chosen = statement, chosen
         self._sizes, self._folder = sizes, folder
         self._trained, self._held = hold_out(rows, folder)
         self.by = compared_by(rows.columns[statement.label], self._held)
@@ -144,10 +144,10 @@ class _Search:
         left = list(range(len(trials)))
         for number in range(_ROUNDS):
             started = time.monotonic()
-            epochs = sizes.first_epochs * 2 ** max(0, number - 1)
+            epochs = sizes.epochs_after(number + 1) - sizes.epochs_after(number)
             jobs = {str(trials[at]): self._round(specs[at], self._folder / str(at), number, epochs) for at in left}
             for at, outcome in zip(left, run(jobs), strict=True):
-                self._note(trials[at], outcome, epochs)
+                self._note(trials[at], outcome)
             ranked = self.by.best_first([trials[at] for at in left])
             if not ranked:
                 raise ElasticDLError(
@@ -173,30 +173,28 @@ class _Search:
     def epochs_of(self, trial: Trial) -> int:
         """The epochs after which a trial was best."""
         best = max(range(len(trial.scores)), key=lambda at: self.by.sign * trial.scores[at])
-        return self._sizes.first_epochs << best
+        return self._sizes.epochs_after(best + 1)
 
-    def _note(self, trial: Trial, outcome: TrialOutcome, epochs: int) -> None:
+    def _note(self, trial: Trial, outcome: TrialOutcome) -> None:
         score = outcome.metrics.get(self.by.metric)
         if score is None or score != score:
             trial.ended = outcome.problem or f"it has no {self.by.metric}"
         else:
-            trial.epochs += epochs
             trial.scores.append(score)
 
     def _spec(self, trial: Trial, folder: Path) -> dict[str, Any]:
         """The fields that all rounds of a trial have."""
         parsed = parse_statement(_text(self._statement, trial, self._chosen, self._sizes, 1))
         folder.mkdir()
-        planned = plan_training(parsed, self._rows, folder)
-        planned.snapshot.path.unlink()
+        planned = plan_training(parsed, self._trained, folder)
         durable.write(folder / planned.file, planned.module)
-        data = [str(reorder(part, planned.columns, folder).path) for part in (self._trained, self._held)]
+        held = reorder(self._held, planned.columns, folder)
         return {
             **planned.fields,
             "name": f"{planned.fields['name'][:32]}-trial",
             "model_zoo": str(folder),
-            "training_data": data[0],
-            "validation_data": data[1],
+            "training_data": str(planned.snapshot.path),
+            "validation_data": str(held.path),
         }
 
     def _round(self, spec: Mapping[str, Any], folder: Path, number: int, epochs: int) -> dict[str, Any]:
@@ -248,12 +246,13 @@ def _run_on_the_cluster(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOut
         ]
 
 
-def _table_of(trials: Sequence[Trial], by: ScoreOrder) -> str:
+def _table_of(trials: Sequence[Trial], by: ScoreOrder, sizes: TrialSizes) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["model", "learning_rate", "features", "attributes", "epochs", by.metric, "ended"])
     for one in trials:
         attributes = " ".join(f"{name}={value}" for name, value in one.attributes.items())
         scores = " ".join(f"{score:.6g}" for score in one.scores)
-        writer.writerow([one.model, one.learning_rate, one.features, attributes, one.epochs, scores, one.ended])
+        epochs = sizes.epochs_after(len(one.scores))
+        writer.writerow([one.model, one.learning_rate, one.features, attributes, epochs, scores, one.ended])
     return text.getvalue()

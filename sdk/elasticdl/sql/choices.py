@@ -58,7 +58,6 @@ class Trial:
         learning_rate: of Adam.
         features: ``plain`` or ``binned``.
         attributes: further ones of the model.
-        epochs: over which it was trained so far.
         scores: of the held-out rows, after each round.
         ended: why it went no further.
     """
@@ -67,7 +66,6 @@ class Trial:
     learning_rate: float
     features: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    epochs: int = 0
     scores: list[float] = field(default_factory=list)
     ended: str = ""
 
@@ -261,6 +259,10 @@ class TrialSizes:
     minibatch_size: int
     first_epochs: int
     given: bool
+
+    def epochs_after(self, rounds: int) -> int:
+        """The epochs over which a model is trained in so many rounds."""
+        return self.first_epochs << rounds >> 1 if rounds else 0
 
 
 def sizes_of(statement: Statement, rows: int) -> TrialSizes:
