@@ -77,6 +77,10 @@ class FakeLauncher:
         assert self._statuses[process].state is ProcessState.RUNNING, f"{process} does not run"
         self._end(process, exit_code, reason)
 
+    def say(self, status: ProcessStatus) -> None:
+        """A process is as this says."""
+        self._set(status)
+
     def print(self, process: ProcessId, data: bytes) -> None:
         """A process prints."""
         self._output[process] += data

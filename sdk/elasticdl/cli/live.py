@@ -63,7 +63,7 @@ def render(job: Job, events: Sequence[Event], now: datetime, speeds: Sequence[fl
     if job.status.ps and not job.state.terminal:
         parts.append(_labelled("ps", _servers(job)))
     parts.extend(Text(skipped_words(entry), style="bold yellow") for entry in job.status.skipped)
-    if job.status.degraded:
+    if job.status.degraded and not job.state.terminal:
         parts.append(_labelled("degraded", job.status.degraded, "bold yellow"))
     parts.extend(_event(event) for event in events)
     return Group(*parts)
@@ -191,6 +191,8 @@ def plain_line(job: Job) -> str:
         elif job.status.evaluation:
             words.append(f"evaluation: {job.status.evaluation}")
         words.extend(skipped_words(entry) for entry in job.status.skipped)
+    if job.status.degraded and not job.state.terminal:
+        words.append(f"degraded: {job.status.degraded}")
     return "  ".join(words)
 
 

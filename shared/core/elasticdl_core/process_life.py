@@ -85,6 +85,12 @@ def ended_by_others(status: ProcessStatus) -> bool:
 
 def describe_exit(status: ProcessStatus) -> str:
     """Describes the end of a process, in words."""
+    if status.reason == "cannot_start" and status.message:
+        return f"could not be started: {status.message}"
+    return _how_it_ended(status) + (f" ({status.message})" if status.message else "")
+
+
+def _how_it_ended(status: ProcessStatus) -> str:
     code = status.exit_code
     if status.reason == "oom_killed":
         return "was killed because it ran out of memory"

@@ -108,15 +108,15 @@ async def test_a_job_s_processes_live_once_and_leave_nothing(directories: AgentD
 
 
 async def explained(launcher: KubernetesLauncher, one: ProcessId, words: bytes) -> None:
-    """Waits until the log of a process says so, while the process waits."""
+    """Waits until the log of a process says so, and its status, while the process waits."""
     async with asyncio.timeout(60):
         while True:
             pieces = launcher.logs(one.job_id, one.role, one.index, tail=None, follow=False)
             if words in b"".join([piece async for piece in pieces]):
                 break
             await asyncio.sleep(0.05)
-    states = {status.id: status.state for status in await launcher.list(one.job_id)}
-    assert states[one] is ProcessState.PENDING
+    status = {status.id: status for status in await launcher.list(one.job_id)}[one]
+    assert status.state is ProcessState.PENDING and words.decode() in status.waits_for
 
 
 def left(cluster: FakeKubernetes) -> list[tuple[str, str, str]]:

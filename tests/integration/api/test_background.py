@@ -18,7 +18,7 @@ from elasticdl_api.background.loops import background
 from elasticdl_api.background.relay import Relay
 from elasticdl_api.background.watchdog import MAX_FAILURES, Watchdog
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
+from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, ProcessStatus, Role
 from elasticdl_runtime.cluster.paths import KNOWN_FILES
 from tests.fakes.launcher import FakeLauncher
 from tests.integration.api.conftest import Api
@@ -167,6 +167,31 @@ async def test_a_master_that_exits_is_replaced_at_once_by_one_replica_only(api: 
     assert (await api.master(job_id, 2).lease())["state"] == "RUNNING"
     await watchdogs[0].step()
     assert len(await _intents(api, job_id)) == 2
+
+
+async def test_what_keeps_a_master_from_its_start_is_in_the_jobs_status_until_it_begins(api: Api) -> None:
+    job_id = await api.submit()
+    await api.admit(job_id)
+    await Relay(api.services.intents, api.launcher, api.services.reaches).step()
+    watchdog = Watchdog(api.services.intents, api.launcher)
+    for message in ("waits for a node: 0/3 nodes are available", "the image x:1 cannot be pulled: push it"):
+        api.launcher.say(ProcessStatus(_master(job_id), ProcessState.PENDING, message=message))
+        await watchdog.step()
+        shown = (await api.job(job_id))["status"]["degraded"]
+        assert shown == f"master-0.1 {message}".replace("1 the", "1 waits: the")
+    assert shown in (await api.http.get(f"/jobs/{job_id}/explain")).json()["reason"]["text"]
+    master = api.master(job_id)
+    await master.lease()
+    await master.heartbeat(status={"progress": {"records_done": 0}, "degraded": None})
+    await watchdog.step()
+    assert (await api.job(job_id))["status"]["degraded"] is None
+    api.launcher.say(
+        ProcessStatus(_master(job_id), ProcessState.EXITED, 127, "cannot_start", message="no such image")
+    )
+    await watchdog.step()
+    assert (await api.http.get(f"/jobs/{job_id}/events")).json()[-1]["message"] == (
+        "the master could not be started: no such image"
+    )
 
 
 async def test_a_silent_master_is_replaced_after_a_grace_that_a_restarted_api_counts_anew(api: Api) -> None:

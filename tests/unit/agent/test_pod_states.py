@@ -114,11 +114,11 @@ def test_state(row: str) -> None:
 def test_what_nobody_can_wait_for_is_told_with_what_to_do() -> None:
     facts = facts_of(ROWS["no such image"][0])
     assert facts.hopeless
-    assert "the image x:1 cannot be pulled" in facts.explanation and "x:1: not found" in facts.explanation
+    assert "the image x:1 cannot be pulled" in facts.status.message and "x:1: not found" in facts.status.message
     facts = facts_of(ROWS["the registry is away"][0])
     assert facts.troubled and not facts.hopeless
-    assert "the image x:1 cannot be pulled" in facts.explanation and "no such host" in facts.explanation
-    assert facts_of(ROWS["no room"][0]).explanation == "waits for a node: Insufficient cpu"
+    assert "the image x:1 cannot be pulled" in facts.status.message and "no such host" in facts.status.message
+    assert facts_of(ROWS["no room"][0]).status.message == "waits for a node: Insufficient cpu"
 
 
 def test_a_gate_is_seen() -> None:

@@ -60,6 +60,12 @@ def test_a_running_job_shows_everything_that_matters() -> None:
     ]
 
 
+def test_what_is_in_the_way_is_in_the_line_of_a_job_until_it_is_over() -> None:
+    for state, shown in (("STARTING", True), ("CANCELLED", False)):
+        line = plain_line(job(state=state, status={"degraded": "master-0.1 waits: no image"}))
+        assert ("degraded: master-0.1 waits: no image" in line) is shown
+
+
 def test_the_end_has_its_band_and_the_speed_its_curve() -> None:
     status = make_status(300, 600, eta_seconds=600, eta_low_seconds=500, eta_high_seconds=720)
     shown = job(state="RUNNING", target_workers=1, status=status)

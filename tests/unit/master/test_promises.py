@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from elasticdl_core.job import JobSpec, JobState
+from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.queue.port import Outcome
@@ -135,6 +136,21 @@ def test_workers_that_run_out_of_memory_are_the_first_that_is_said_of_a_job() ->
     assert world.state is JobState.SUCCEEDED, world.detail
     assert "2 workers ran out of memory in the last 10 minutes" in told
     assert not any("1 worker" in str(one) for one in told), "one alone is an event"
+
+
+def test_what_a_process_waits_for_is_said_of_a_job_until_it_begins() -> None:
+    world = make_world(min_workers=1, max_workers=1)
+    world.start_master()
+    run(world, lambda world: world.machine.epochs.records_done > 20)
+    ids = [ProcessId("digits-1", Role.WORKER, index, 0) for index in (8, 7)]
+    for one in ids:
+        world.machine.handle(
+            ev.ProcessChanged(ProcessStatus(one, ProcessState.PENDING, message="no room")), world.now
+        )
+    assert status_of(world.machine)["degraded"] == "worker-7.0 waits: no room (and 1 more)"
+    for state in (ProcessState.RUNNING, ProcessState.EXITED):
+        world.machine.handle(ev.ProcessChanged(ProcessStatus(ids.pop(), state)), world.now)
+    assert status_of(world.machine)["degraded"] is None
 
 
 def test_a_kill_from_outside_is_never_held_against_a_task() -> None:

@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from signal import SIGTERM
 from types import TracebackType
@@ -102,7 +103,6 @@ class KubernetesLauncher:
         self._directories = AgentDirectories(settings.data_dir, settings.data_dir)
         self.agent = f"tls://agent.elasticdl@{settings.service}.{template.namespace}.svc:{_port(settings.listen)}"
         self._statuses: dict[ProcessId, ProcessStatus] = {}
-        self._explained: dict[ProcessId, str] = {}
         self._slots: dict[ProcessId, tuple[int, int]] = {}
         self._for_quota: dict[ProcessId, Manifest] = {}
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
@@ -181,10 +181,10 @@ class KubernetesLauncher:
             pod = await self._prepare(spec, gated=bool(older))
             if process.job_id in self._leaving:
                 raise ConflictError(f"job {process.job_id} is being terminated", fix="launch again when it has left")
-            if not await self._create(process, pod):
+            if waits_for := await self._create(process, pod):
                 self._for_quota[process] = pod
             if process not in self._statuses:
-                self._set(ProcessStatus(process, ProcessState.PENDING))
+                self._set(ProcessStatus(process, ProcessState.PENDING, message=waits_for))
         except PermissionDeniedError as error:
             raise InvalidInputError(error.message, fix=error.fix) from None
         finally:
@@ -393,23 +393,21 @@ class KubernetesLauncher:
         self._slots[process] = spec.slots, spec.device_share
         return pod
 
-    async def _create(self, process: ProcessId, pod: Manifest) -> bool:
-        """Makes a pod, unless it is there; returns whether it is: a quota may have no room.
+    async def _create(self, process: ProcessId, pod: Manifest) -> str:
+        """Makes a pod, unless it is there; returns what it waits for where a quota has no room, else nothing.
 
         Workers let the servers of their job go first, without which they could do nothing.
         """
         waits = next((one for one in self._for_quota if one.job_id == process.job_id and one.role in SERVERS), None)
         if waits is not None and process.role not in SERVERS:
-            self._explained[process] = f"waits until the quota has room for {waits}"
-            return False
+            return f"waits until the quota has room for {waits}"
         try:
             await self._client.call("POST", self._template.path("pods"), pod)
         except ConflictError:
             pass  # it was made before
         except QuotaExceededError as error:
-            self._explained[process] = error.message
-            return False
-        return True
+            return error.message
+        return ""
 
     def _make_folders(self, job_id: str) -> None:
         """On the shared volume, as the user of all pods: the kubelet would make them as root."""
@@ -435,8 +433,6 @@ class KubernetesLauncher:
             else:
                 self._troubled.pop(process, None)
             known = self._statuses.get(process)
-            if facts.explanation or known is None or known.state is not ProcessState.EXITED:
-                self._explained[process] = facts.explanation
             if known is None or (known != facts.status and known.state is not ProcessState.EXITED):
                 self._set(facts.status)
             return
@@ -466,7 +462,7 @@ class KubernetesLauncher:
         old = [process for process in self._statuses if process.job_id not in present]
         for process in old[: len(self._statuses) - keep]:
             del self._statuses[process]
-            for book in (self._explained, self._slots, self._renewed, self._troubled):
+            for book in (self._slots, self._renewed, self._troubled):
                 book.pop(process, None)
             self._without_secret.discard(process)
 
@@ -510,13 +506,15 @@ class KubernetesLauncher:
         if process not in self._for_quota:
             return
         try:
-            if await self._create(process, pod):
+            waits_for = await self._create(process, pod)
+            if not waits_for:
                 self._for_quota.pop(process, None)
+            elif not self._ended(process) and self._statuses[process].message != waits_for:
+                self._set(replace(self._statuses[process], message=waits_for))
         except (InvalidInputError, PermissionDeniedError) as error:  # a quota is looked at before the pod
             self._for_quota.pop(process, None)
-            self._explained[process] = error.message
             if not self._ended(process):
-                self._set(cannot_start(process))
+                self._set(cannot_start(process, error.message))
 
     async def _tidy_pod(self, process: ProcessId, facts: PodFacts) -> None:
         siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
@@ -530,7 +528,7 @@ class KubernetesLauncher:
                 await self._patch(self._pod(process), {"spec": {"schedulingGates": None}})
         troubled = self._troubled.get(process, math.inf)
         if time.monotonic() > troubled + self._template.settings.patience_s and not self._ended(process):
-            self._set(cannot_start(process))
+            self._set(cannot_start(process, facts.status.message))
         if facts.hopeless and not facts.deleting:
             await self._client.delete(self._pod(process), grace_s=1, uid=facts.uid)
         elif not (facts.ended or facts.deleting) and (self._ended(process) or process.job_id in self._leaving):
@@ -610,8 +608,9 @@ class KubernetesLauncher:
             async with contextlib.aclosing(log.read(follow=follow)) as pieces:
                 async for piece in pieces:
                     yield piece
-        if (explanation := self._explained.get(process)) and (self._ended(process) or waits):
-            yield f"{explanation}\n".encode()
+        status = self._statuses.get(process)
+        if status is not None and status.message and (waits or status.state is ProcessState.EXITED):
+            yield f"{status.message}\n".encode()
 
     def _ended(self, process: ProcessId) -> bool:
         """Whether nothing of it runs; also of what was never launched."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import SIGTERM
 from typing import Any
 
@@ -61,7 +61,6 @@ class PodFacts:
 
     Attributes:
         status: of its process.
-        explanation: why it waits or ended, with what to do; empty where there is nothing to say.
         uid: of the pod.
         created: when, as the API says it.
         deleting: whether it was deleted.
@@ -71,7 +70,6 @@ class PodFacts:
     """
 
     status: ProcessStatus
-    explanation: str
     uid: str
     created: str
     deleting: bool
@@ -133,8 +131,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         else:
             found = ProcessStatus(process, ProcessState.PENDING)
     return PodFacts(
-        found,
-        explanation,
+        replace(found, message=explanation),
         str(metadata.get("uid", "")),
         str(metadata.get("creationTimestamp", "")),
         deleting,
@@ -144,9 +141,9 @@ def facts_of(pod: Manifest) -> PodFacts:
     )
 
 
-def cannot_start(process: ProcessId) -> ProcessStatus:
-    """The end of a process that never began."""
-    return ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start")
+def cannot_start(process: ProcessId, message: str = "") -> ProcessStatus:
+    """The end of a process that never began, with what kept it from that."""
+    return ProcessStatus(process, ProcessState.EXITED, CANNOT_START, "cannot_start", message=message)
 
 
 def _exit(ended: dict[str, Any]) -> int:
@@ -180,6 +177,8 @@ def _disruption(status: Manifest) -> str:
 def _unschedulable(status: Manifest) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "SchedulingGated":
+                return "waits until the one before it has ended"
             return f"waits for a node: {condition.get('message') or condition.get('reason')}"
     return ""
 

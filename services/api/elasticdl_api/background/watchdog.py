@@ -20,7 +20,7 @@ from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_core.job.life import JobState, state_without_master
 from elasticdl_core.ports.launcher import Launcher, ProcessId, ProcessState, ProcessStatus, Role
-from elasticdl_core.process_life import EndCause, cause_of_exit, ended_by_others
+from elasticdl_core.process_life import EndCause, cause_of_exit, describe_exit, ended_by_others
 from elasticdl_runtime.items import Items
 
 MAX_FAILURES = 5
@@ -105,6 +105,8 @@ def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> 
     if watched.outcome.startswith(REFUSED):
         return f"the master could not be launched: {watched.outcome.removeprefix(REFUSED)}", 0.0
     if process is not None and not alive:
+        if process.message:
+            return f"the master {describe_exit(process)}", 0.0
         how = f" ({process.reason})" if process.reason else ""
         return f"the master exited with code {process.exit_code}{how}", 0.0
     if watched.lease_alive:
@@ -209,6 +211,10 @@ class Watchdog:
             await self._replace(item, process_id, verdict)
         elif verdict.action is Action.CONCLUDE and verdict.to is not None:
             await self._conclude(item, verdict.to, verdict.reason, verdict.ending)
+            return
+        waits_for = process.waits_for if process is not None and not item.lease_alive else ""
+        if waits_for and waits_for != item.job.status.get("degraded"):
+            await self._intents.tell_trouble(item.job, waits_for)
 
     async def _replace(self, item: Watched, process_id: ProcessId, verdict: MasterVerdict) -> None:
         replaced = await self._intents.replace_master(

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, func, select, text, update
+from sqlalchemy import case, func, select, text, type_coerce, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_api.store.processes import MasterEnding, end_master, launch_master
@@ -176,6 +177,14 @@ class IntentStore:
             detail = {"incarnation": incarnation, "delay_s": delay_s, "failures": failures}
             await add_event(connection, seen.id, "master", reason, detail)
             return True
+
+    async def tell_trouble(self, seen: JobRecord, trouble: str) -> None:
+        """Says in the status of a job that has no master what is in the way, unless it has moved on since."""
+        told = type_coerce({"degraded": trouble}, JSONB)
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                update(t.jobs).where(*_unchanged(seen)).values(status=t.jobs.c.status.concat(told))
+            )
 
     async def conclude(
         self,

@@ -131,7 +131,7 @@ class JobMachine:
             ev.ModelDescribed: (self.gate,),
             ev.WorkerHeartbeat: (self.supervisor, self.reports, self.version),
             ev.WorkerFailed: (self.supervisor, self.gate),
-            ev.ProcessChanged: (self.supervisor, self.group, self.recovery),
+            ev.ProcessChanged: (self.supervisor, self.group, self.recovery, self.troubles),
             # parameter servers
             ev.ServerSeen: (self.recovery, self.version),
             ev.ServerSilent: (self.recovery,),

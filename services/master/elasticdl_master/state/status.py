@@ -272,6 +272,8 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
         return f"{losses} workers ran out of memory in the last {MEMORY_LOSSES_S / 60:.0f} minutes"
     if machine.checkpoints.trouble:
         return f"no checkpoint can be written: {machine.checkpoints.trouble}"
+    if machine.troubles.absent and not ending:
+        return machine.troubles.absent
     if machine.servers.silent and not ending:
         return "a parameter server does not answer"
     if machine.troubles.traces:

@@ -113,6 +113,7 @@ class ProcessStatus:
         reason: empty, or ``oom_killed``, ``terminated`` (asked to), ``cannot_start``, ``too_many_processes``,
             ``too_much_disk`` or ``too_much_shared_memory`` (its job has), ``launcher_lost`` (its launcher died).
         pid: process id while running, else 0.
+        message: why it waits or ended, for people, where its launcher knows more than that.
     """
 
     id: ProcessId
@@ -120,6 +121,14 @@ class ProcessStatus:
     exit_code: int | None = None
     reason: str = ""
     pid: int = 0
+    message: str = ""
+
+    @property
+    def waits_for(self) -> str:
+        """A sentence on what a process that has not begun waits for; empty where its launcher says nothing of it."""
+        if self.state is not ProcessState.PENDING or not self.message:
+            return ""
+        return f"{self.id.owner} {self.message if self.message.startswith('waits ') else f'waits: {self.message}'}"
 
 
 @dataclass(frozen=True, slots=True)

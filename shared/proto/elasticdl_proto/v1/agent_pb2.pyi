@@ -19,20 +19,22 @@ class ProcessId(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., role: _Optional[str] = ..., index: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ProcessStatus(_message.Message):
-    __slots__ = ("id", "state", "has_exit_code", "exit_code", "reason", "pid")
+    __slots__ = ("id", "state", "has_exit_code", "exit_code", "reason", "pid", "message")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HAS_EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     id: ProcessId
     state: str
     has_exit_code: bool
     exit_code: int
     reason: str
     pid: int
-    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    message: str
+    def __init__(self, id: _Optional[_Union[ProcessId, _Mapping]] = ..., state: _Optional[str] = ..., has_exit_code: bool = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., pid: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class LaunchRequest(_message.Message):
     __slots__ = ("id", "environment", "memory_mib", "slots", "namespace", "restricted", "readable", "writable", "device_share", "pod")

@@ -99,6 +99,7 @@ def status_from_message(message: agent_pb2.ProcessStatus) -> ProcessStatus:
         int(message.exit_code) if message.has_exit_code else None,
         message.reason,
         int(message.pid),
+        message.message,
     )
 
 
@@ -111,6 +112,7 @@ def status_to_message(status: ProcessStatus) -> agent_pb2.ProcessStatus:
         exit_code=status.exit_code or 0,
         reason=status.reason,
         pid=status.pid,
+        message=status.message,
     )
 
 
