@@ -125,7 +125,9 @@ class SchedulerStore:
         refused: dict[str, Exception] = {}
         quotas = scheduling.with_limits(self._quotas, namespaces)
         self._tell_contradictions(contradictions(quotas, capacity.slots, {row["name"] for row in namespaces}))
-        snapshot = scheduling.snapshot_of(now, rows, self._priors, capacity, quotas, refused.__setitem__, self._works)
+        snapshot = scheduling.snapshot_of(
+            now, rows, self._priors, capacity, quotas, refused.__setitem__, self._works, self._views
+        )
         self._note(refused, rows)
         return Present(
             snapshot,

@@ -6,6 +6,7 @@ mean is here. The queries are in ``elasticdl_runtime.database.snapshots``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -21,7 +22,7 @@ from elasticdl_core.job.life import Desired, JobState
 from elasticdl_core.pods import parse_resources
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
-from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
+from elasticdl_core.scheduling.expected_work import LATEST, ExpectedWork, expected_work
 from elasticdl_core.scheduling.snapshot import ONE_SLOT, DeviceView
 from elasticdl_core.scheduling.throughput import mean_curve
 
@@ -132,10 +133,12 @@ def mean_work(rows: Iterable[Mapping[str, Any]]) -> dict[str, ExpectedWork]:
     """Records of one epoch by key of the data, as masters counted them, from rows of jobs, the last one first."""
     counts: dict[str, list[float]] = {}
     for row in rows:
-        status = row["status"]
+        key, status = row.get("data_key"), row["status"]
+        if not key or len(counts.get(key, ())) >= LATEST:
+            continue
         _, total = counted_records(status)
-        if total and row.get("data_key") and status["progress"].get("listing") is not True:
-            counts.setdefault(row["data_key"], []).append(total / max(_whole(row.get("num_epochs")), 1))
+        if total and status["progress"].get("listing") is not True:
+            counts.setdefault(key, []).append(total / max(_whole(row.get("num_epochs")), 1))
     return {key: found for key, past in counts.items() if (found := expected_work(past)) is not None}
 
 
@@ -144,8 +147,8 @@ def _work_of(row: Mapping[str, Any], status: Mapping[str, Any], works: Works) ->
 
     Whoever stops after so many updates has no more to do than these, and less where the data end before.
     """
-    done, _ = counted_records(status)
-    left, error = remaining_records(status), 0.0
+    done, total = counted_records(status)
+    left, error = (total - done if total else None), 0.0
     known = works.get(row.get("data_key") or "")
     if left is None and known is not None:
         left, error = known.records * max(_whole(row.get("num_epochs")), 1), known.spread
@@ -181,6 +184,7 @@ def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
     return int(number(told)) or int(microbatches or 0)
 
 
+@functools.lru_cache(maxsize=1024)
 def worker_resources(request: str | None) -> Resources:
     """The resources of one worker, by its job's ``worker_resource_request``; one slot where that says nothing."""
     try:

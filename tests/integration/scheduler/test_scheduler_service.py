@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.job import JobState
+from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_by_name
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database import snapshots
@@ -155,6 +156,17 @@ async def test_only_rows_that_somebody_wrote_are_read_again(world: Any) -> None:
         assert list(await read()) == list(await read(None)) == list(seen) == ["a", "c", "d"]
     finally:
         await database.close()
+
+
+async def test_jobs_that_did_not_change_are_the_same_objects_in_the_next_pass(world: Any) -> None:
+    """Each pass worked out anew what all jobs are like, and weighed them anew."""
+    for job_id in ("a", "b"):
+        await world.submit(job_id)
+    _, _, store = world.scheduler()
+    first = (await store.read(CapacityInfo(4))).snapshot.by_id
+    await world.sql.execute("UPDATE jobs SET status = '{\"worker_seconds\": 7}' WHERE id = 'a'")
+    second = (await store.read(CapacityInfo(4))).snapshot.by_id
+    assert (second["a"].attained_service, second["b"] is first["b"]) == (7.0, True)
 
 
 async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
