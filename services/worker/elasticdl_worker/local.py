@@ -47,6 +47,7 @@ from elasticdl_runtime.device_turns import DeviceGrant
 from elasticdl_runtime.memory import keep_large_blocks
 from elasticdl_runtime.object_store import try_out
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
+from elasticdl_runtime.telemetry.logs import configure_local_logs
 from elasticdl_worker import framework_environment
 from elasticdl_worker.group.alone import steps_of
 from elasticdl_worker.group.replica import take_all
@@ -88,6 +89,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(to_json(event), allow_nan=False), file=stdout, flush=True)
 
     try:
+        configure_local_logs()
         text = sys.stdin.read() if parsed.spec == "-" else Path(parsed.spec).read_text()
         spec = JobSpec.from_mapping(json.loads(text))
         # The user's own prints must not get between the JSON lines.

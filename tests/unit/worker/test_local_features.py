@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import tensorflow as tf
 
 from elasticdl_core.errors import DataError, UserCodeError
@@ -126,7 +128,39 @@ def test_printed_layers_tell_what_is_not_finite() -> None:
     assert "NOT FINITE: 1 of 2" in out.getvalue()
 
 
-def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def own_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Gives the tests' logs back when the command, which sets up its own, is over."""
+    monkeypatch.delenv("ELASTICDL_LOG_LEVEL", raising=False)
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize(("level", "logged"), [("", False), ("WARNING", False), ("info", True), ("loud", None)])
+def test_the_command_logs_what_the_level_asks_for(
+    level: str,
+    logged: bool | None,
+    own_logs: None,
+    make_spec: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ELASTICDL_LOG_LEVEL", level)
+    spec = make_spec(export_formats="", max_steps=1, checkpoint_dir=str(tmp_path / "checkpoints"))
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_mapping()))
+    code = main(["--spec", str(tmp_path / "spec.json"), "--output", str(tmp_path / "out")])
+    said = capsys.readouterr()
+    if logged is None:
+        assert code == 1 and "ELASTICDL_LOG_LEVEL: 'loud' is no level" in json.loads(said.out)["message"]
+    else:
+        assert code == 0 and ("version=1" in said.err) is logged, said.err
+
+
+def test_the_command_speaks_json_lines(
+    own_logs: None, make_spec: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(make_spec(export_formats="keras").to_mapping()))
     assert main(["--spec", str(path), "--output", str(tmp_path / "out")]) == 0
@@ -153,7 +187,11 @@ def test_the_command_speaks_json_lines(make_spec: Any, tmp_path: Path, capsys: p
 
 
 def test_a_module_that_parses_arguments_finds_none_of_ours(
-    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own_logs: None,
+    make_spec: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "own.py").write_text(
         "import argparse\nfrom deepfm import *\nparser = argparse.ArgumentParser()\n"

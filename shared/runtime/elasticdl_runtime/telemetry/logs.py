@@ -44,12 +44,29 @@ def configure_logs(**bound: object) -> None:
         SystemExit: a variable has a value that is unknown.
     """
     try:
-        level, chosen = _level(), _format()
+        level = _level("INFO")
+        formatter = _configure_structlog(bound, level)
     except InvalidInputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(64) from None
+    _take_standard_logging(formatter, max(level, logging.WARNING))
+
+
+def configure_local_logs() -> None:
+    """Sets up structlog for a local run, which reports what matters by itself: its log has warnings by default.
+
+    The standard library's logging is left to the module, as it would be without us.
+
+    Raises:
+        InvalidInputError: a variable has a value that is unknown.
+    """
+    _configure_structlog({}, _level("WARNING"))
+
+
+def _configure_structlog(bound: dict[str, object], level: int) -> logging.Formatter:
+    chosen = _format()
     beginning: list[Callable[[Any, str, _Line], _Line]] = [
-        _of_process(dict(bound)),
+        _of_process(bound),
         _of_work,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -65,11 +82,10 @@ def configure_logs(**bound: object) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
-    formatter = structlog.stdlib.ProcessorFormatter(
+    return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.stdlib.add_logger_name, *beginning],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
-    _take_standard_logging(formatter, max(level, logging.WARNING))
 
 
 def _take_standard_logging(formatter: logging.Formatter, level: int) -> None:
@@ -87,8 +103,8 @@ def _take_standard_logging(formatter: logging.Formatter, level: int) -> None:
     _handlers.append(handler)
 
 
-def _level() -> int:
-    given = os.environ.get(LEVEL_VARIABLE) or "INFO"
+def _level(default: str) -> int:
+    given = os.environ.get(LEVEL_VARIABLE) or default
     known = logging.getLevelNamesMapping()
     if given.upper() not in known:
         raise InvalidInputError(f"{LEVEL_VARIABLE}: {given!r} is no level", fix=f"give one of {', '.join(known)}")
