@@ -187,6 +187,7 @@ def make_venv() -> None:
         text=True,
         timeout=INSTALL_TIMEOUT_S,
         check=False,
+        env=environment(),
     )
     if made.returncode == 0:
         return

@@ -83,9 +83,14 @@ def prepare(
     spec = JobSpec.from_mapping(prepared)
     refuse_meaningless(spec)
     if check and spec.model_zoo and zoo_is_here:
+        from elasticdl.keras_settings import check_keras_file, chosen_keras
         from elasticdl.model_check import check_model_module
+        from elasticdl.recognition import TENSORFLOW
 
-        check_model_module(spec.model_zoo, spec, local=local)
+        if check_model_module(spec.model_zoo, spec, local=local) == TENSORFLOW:
+            check_keras_file()
+            if chosen_keras() == "legacy":
+                prepared.setdefault("keras", "legacy")
     names_tables = spec.data_reader_params.get("kind") == "odps"
     return absolute_paths(prepared, any_word=bool(spec.custom_data_reader) or names_tables)
 

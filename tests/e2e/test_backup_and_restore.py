@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_suspended_job_goes_on_after_everything_was_lost(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, user_environment(tmp_path))
+    of_another_server = {"PGPORT": "1", "PGSSLMODE": "verify-full"}
+    cluster = Cluster(tmp_path, user_environment(tmp_path) | of_another_server)
     up = ("up", "--port", "0", "--slots", "2", "--policy", "fair", "--detach")
     file = str(tmp_path / "saved.backup")
     cluster.cli(*up, timeout=240)

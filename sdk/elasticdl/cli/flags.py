@@ -113,8 +113,12 @@ def _shown(value: Any) -> str:
 
 def _descriptions() -> dict[str, str]:
     """The lines under ``Attributes`` of ``JobFields``, as sentences without markup."""
-    text = inspect.getdoc(JobFields) or ""
-    section = text.partition("Attributes:\n")[2]
+    section = (inspect.getdoc(JobFields) or "").partition("Attributes:\n")[2]
+    if not section:
+        raise InvalidInputError(
+            "this Python keeps no docstrings (-OO or PYTHONOPTIMIZE=2), and the options' help is made of them",
+            fix="unset PYTHONOPTIMIZE, or set it to 1",
+        )
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, flags=re.MULTILINE)
     return {**{name: _sentence(" ".join(lines.split())) for name, lines in found}, **_HERE}
 

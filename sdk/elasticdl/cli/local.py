@@ -86,9 +86,8 @@ def _run(prepared: Mapping[str, Any], view: LocalView) -> tuple[dict[str, Any], 
         file.write_text(json.dumps(spec.to_mapping()))
         # Without -P the present directory would come first where modules are imported from.
         command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
-        environment = {**os.environ, **HASHING, **spec.envs}
-        if spec.keras == "legacy":
-            environment["TF_USE_LEGACY_KERAS"] = "1"
+        keras = {"TF_USE_LEGACY_KERAS": str(int(spec.keras == "legacy"))}
+        environment = {**os.environ, **HASHING, **keras, **spec.envs}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         environment |= waiting_variables(environment)
         with _process(command, environment) as process:

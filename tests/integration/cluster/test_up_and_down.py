@@ -27,6 +27,7 @@ class User:
     def __init__(self, folder: Path) -> None:
         self.data = folder
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("ELASTICDL_")}
+        self.environment |= {"PGHOST": "elsewhere", "PGPORT": "1", "PGSERVICE": "other", "PGSSLMODE": "verify-full"}
         self.environment["ELASTICDL_DATA_DIR"] = str(folder)
 
     def run(self, *words: str, expect: int = 0) -> str:

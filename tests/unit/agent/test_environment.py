@@ -14,6 +14,8 @@ def test_packages_and_credentials_of_who_ran_up_are_not_handed_on() -> None:
         "PYTHONPATH": "/other/packages",
         "PYTHONHOME": "/usr",
         "PYTHONSTARTUP": "/x.py",
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONWARNINGS": "error",
         "PYTHONUTF8": "1",
         "PATH": "/bin",
         "HTTPS_PROXY": "http://proxy",

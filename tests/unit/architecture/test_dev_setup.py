@@ -33,13 +33,14 @@ def program(path: Path, text: str) -> None:
 )
 def test_the_first_python_that_will_do_is_taken(tmp_path: Path, usable: list[str], named: str, chosen: str) -> None:
     for name in ("python3", "python3.13", "python3.12", "python3.11", "own"):
-        answers = f'[ "$1" = -c ] && exit {int(name not in usable)}\n[ "$1" = --version ] && echo "Python 3.8.1"'
-        program(tmp_path / name, f'{answers}\n[ "$1" = --version ] || echo "{name} $2"')
+        answers = '[ "$PYTHONHOME" ] && exit 1\n'
+        answers += f'[ "$2" = -c ] && exit {int(name not in usable)}\n[ "$1" = --version ] && echo "Python 3.8.1"'
+        program(tmp_path / name, f'{answers}\n[ "$1" = --version ] || echo "{name} $1 $3"')
     for needed in ("dirname", "sh"):
         (tmp_path / needed).symlink_to(f"/usr/bin/{needed}")
-    env = {"PATH": str(tmp_path), "ELASTICDL_PYTHON": named}
+    env = {"PATH": str(tmp_path), "ELASTICDL_PYTHON": named, "PYTHONHOME": "/of/another"}
     done = subprocess.run([ROOT / "dev", "status"], capture_output=True, text=True, timeout=60, check=False, env=env)
-    assert (done.returncode, done.stdout.strip()) == ((0, f"{chosen} status") if chosen else (1, ""))
+    assert (done.returncode, done.stdout.strip()) == ((0, f"{chosen} -E status") if chosen else (1, ""))
     if not chosen:
         assert "on PATH there is Python 3.8.1" in done.stderr and "fix: install one" in done.stderr
 

@@ -91,3 +91,9 @@ def test_the_client_is_found_at_the_top() -> None:
     from elasticdl.client import AsyncClient, Client
 
     assert (elasticdl.Client, elasticdl.AsyncClient) == (Client, AsyncClient)
+
+
+def test_a_python_without_docstrings_is_refused() -> None:
+    command = [sys.executable, "-OO", "-m", "elasticdl", "train", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "unset PYTHONOPTIMIZE" in done.stderr

@@ -36,8 +36,10 @@ def backup(
 
     require("`elasticdl backup`", "local")
     from elasticdl_agent.cluster.backup import back_up
+    from elasticdl_agent.cluster.postgres import forget_client_settings
     from elasticdl_runtime.home import expand_home
 
+    forget_client_settings()
     target, directory = expand_home(file).absolute(), data_directory(data_dir)
     asyncio.run(back_up(target, directory, database_url, files=files, tell=typer.echo))
 
@@ -53,7 +55,9 @@ def restore(
 
     require("`elasticdl restore`", "local")
     from elasticdl_agent.cluster.backup import restore as put_back
+    from elasticdl_agent.cluster.postgres import forget_client_settings
     from elasticdl_runtime.home import expand_home
 
+    forget_client_settings()
     source, directory = expand_home(file).absolute(), data_directory(data_dir)
     asyncio.run(put_back(source, directory, database_url, force=force, tell=typer.echo))

@@ -150,7 +150,9 @@ def up(
         return
     require("`elasticdl up`", "local")
     from elasticdl_agent.cluster.options import DEFAULT_HOST, DEFAULT_PORT, ClusterOptions, default_slots
+    from elasticdl_agent.cluster.postgres import forget_client_settings
 
+    forget_client_settings()
     directory = data_directory(data_dir)
     options = ClusterOptions(
         port=DEFAULT_PORT if port is None else port,

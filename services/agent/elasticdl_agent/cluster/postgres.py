@@ -230,6 +230,12 @@ class EmbeddedPostgres:
         durable.move(fresh, home / "data")  # initdb has synced it
 
 
+def forget_client_settings() -> None:
+    """Removes what Postgres' clients take from the environment (PGHOST, PGSERVICE): it is of other servers."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]
+
+
 def require_user() -> None:
     """Checks that Postgres has a user to run as.
 

@@ -51,8 +51,14 @@ _INHERITED = frozenset(
 STORE_VARIABLES = "ELASTICDL_STORE_VARIABLES"
 """Names, separated by commas, of variables that services and jobs get: credentials and addresses of stores."""
 _INHERITED_PREFIXES = ("LC_", "PYTHON")
-_OF_OTHER_PACKAGES = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"})
-"""They would have services run with other packages than those that they were installed with."""
+_OF_OTHER_PROGRAMS = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE"),
+        *("PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT"),
+    }
+)
+"""They would have services run with other packages than those that they were installed with, without docstrings and
+checks, or end for a warning."""
 MAX_VARIABLES = 1_000
 MAX_NAME_BYTES = 255
 MAX_VALUE_BYTES = 64 << 10
@@ -71,7 +77,7 @@ def base_environment(variables: Mapping[str, str] | None = None) -> dict[str, st
     source = os.environ if variables is None else variables
     prefixes = _INHERITED_PREFIXES
     chosen = {name: value for name, value in source.items() if name in _INHERITED or name.startswith(prefixes)}
-    chosen = {name: value for name, value in chosen.items() if name not in _OF_OTHER_PACKAGES} | store_environment(
+    chosen = {name: value for name, value in chosen.items() if name not in _OF_OTHER_PROGRAMS} | store_environment(
         source
     )
     chosen.setdefault("PATH", _DEFAULT_PATH)
@@ -86,7 +92,7 @@ def store_environment(variables: Mapping[str, str] | None = None) -> dict[str, s
         variables: the environment to take from; this process's own by default.
     """
     source = os.environ if variables is None else variables
-    named = {name.strip() for name in source.get(STORE_VARIABLES, "").split(",")} - _OF_OTHER_PACKAGES
+    named = {name.strip() for name in source.get(STORE_VARIABLES, "").split(",")} - _OF_OTHER_PROGRAMS
     named = {STORE_VARIABLES, *(name for name in named if not name.startswith("ELASTICDL_"))}
     return {name: value for name, value in source.items() if name in named}
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from elasticdl.keras_settings import check_keras_file
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, keras, tf
@@ -24,6 +25,7 @@ def load_module(spec: JobSpec, zoo: Path) -> ModelModule:
     Raises:
         UserCodeError: see ``load_model_module``.
     """
+    check_keras_file()  # of who runs the machine, where processes of jobs see that home
     embeddings.install()
     # Collecting garbage among all of TensorFlow's objects besides would take a fifth of a second.
     keras.backend.clear_session(**({} if is_legacy() else {"free_memory": False}))
