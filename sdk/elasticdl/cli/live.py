@@ -175,8 +175,8 @@ def _event(event: Event) -> Any:
 def plain_line(job: Job) -> str:
     """The same in one line, for logs and pipes."""
     words = [job.id, str(job.state)]
-    if job.state is not JobState.RUNNING and job.why:
-        words.append(f"({job.why})")
+    if (why := job.status.degraded) or (job.state is not JobState.RUNNING and (why := job.why)):
+        words.append(f"({why})")
     if job.state not in _WAITING or job.status.progress.records_done:
         words.append(_records(job))
         words.extend(_speed(job))

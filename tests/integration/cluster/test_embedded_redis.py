@@ -16,15 +16,16 @@ from elasticdl_agent.cluster.redis import EmbeddedRedis
 from tests.integration.cluster.conftest import processes_of
 
 pytestmark = pytest.mark.integration
+DATA = 'redis "q" \\n ë #1 \''
+"""A name that a user may give to a folder."""
 
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[EmbeddedRedis, int]]:
     """A running server and its pid."""
-    (folder / "redis").mkdir(exist_ok=True)
-    embedded = EmbeddedRedis(
-        folder / "redis", folder / "redis.sock", "queue-password", "admin-password", folder / "redis.log"
-    )
+    data = folder / DATA
+    data.mkdir(exist_ok=True)
+    embedded = EmbeddedRedis(data, folder / "redis.sock", "queue-password", "admin-password", folder / "redis.log")
     pids: list[int] = []
     component = Component(embedded.prepare(), lambda _state, pid, _detail: pids.append(pid))
     try:
@@ -54,7 +55,7 @@ async def test_data_survive_a_stop_and_a_start(folder: Path) -> None:
 async def test_a_torn_file_is_cut_and_a_corrupt_one_put_aside(folder: Path) -> None:
     async with running(folder) as (server, _), connected(server.url) as client:
         await client.set("kept", "7")
-    (file,) = (folder / "redis").rglob("appendonly.aof*[r.]aof")
+    (file,) = (folder / DATA).rglob("appendonly.aof*[r.]aof")
     whole = file.read_bytes()
     file.write_bytes(whole + b"*3\r\n$3\r\nSET\r\n$4\r\nto")
     async with running(folder) as (server, _), connected(server.url) as client:
@@ -62,7 +63,7 @@ async def test_a_torn_file_is_cut_and_a_corrupt_one_put_aside(folder: Path) -> N
     file.write_bytes(b"this is no append only file\r\n" + whole)
     async with running(folder) as (server, _), connected(server.url) as client:
         assert await client.get("kept") is None
-    assert file.name in [path.name for path in (folder / "redis").rglob("corrupt-*/**/*.aof")]
+    assert file.name in [path.name for path in (folder / DATA).rglob("corrupt-*/**/*.aof")]
 
 
 async def test_only_the_password_opens_it_and_only_on_its_socket(folder: Path) -> None:
@@ -75,7 +76,7 @@ async def test_only_the_password_opens_it_and_only_on_its_socket(folder: Path) -
                     await client.get("kept")
         assert psutil.Process(pid).net_connections(kind="tcp") == []
         assert "password" not in " ".join(psutil.Process(pid).cmdline())
-        assert (folder / "redis" / "redis.conf").stat().st_mode & 0o777 == 0o600
+        assert (folder / DATA / "redis.conf").stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_master_may_run_scripts_but_not_harm_the_server(folder: Path) -> None:

@@ -157,6 +157,7 @@ def test_sockets_follow_tmpdir_and_the_run_directory(monkeypatch: pytest.MonkeyP
             f"/tmp/elasticdl-{os.getuid()}/{directory.key}",
             f"/tmp/elasticdl-pg-0-{directory.key}",
         ),
+        ({"TMPDIR": "/a b%20"}, 7, f"/tmp/elasticdl-{os.getuid()}/{directory.key}", None),
         ({"ELASTICDL_RUN_DIR": "/" + "long" * 25}, 0, "/" + "long" * 25, f"/tmp/elasticdl-pg-0-{directory.key}"),
     ]:
         for name in ("TMPDIR", "ELASTICDL_RUN_DIR"):
@@ -166,6 +167,16 @@ def test_sockets_follow_tmpdir_and_the_run_directory(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         assert str(directory.run) == run
         assert str(directory.postgres_sockets(directory.run)) == (sockets or f"{run}/postgres")
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "größe", "a,b", "q?x", "h#1", "it's"])
+def test_a_run_directory_whose_sockets_have_no_address_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("ELASTICDL_RUN_DIR", str(tmp_path / name))
+    with pytest.raises(InvalidInputError, match="cannot hold sockets"):
+        DataDirectory(tmp_path / "data").prepare()
+    assert not (tmp_path / name).exists()
 
 
 def test_postgres_needs_a_user_to_run_as(monkeypatch: pytest.MonkeyPatch) -> None:

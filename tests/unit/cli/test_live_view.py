@@ -105,6 +105,8 @@ def test_a_line_says_the_same() -> None:
         "training: accuracy 0.875  evaluation: accuracy 0.9"
     )
     assert plain_line(job()) == "digits-x7k2p9  QUEUED  (waiting for a slot)"
+    out_of_memory = job(state="STARTING", status=make_status(0, 12, degraded="2 workers ran out of memory"))
+    assert "  STARTING  (2 workers ran out of memory)  " in plain_line(out_of_memory)
 
 
 def test_a_job_that_has_ended_shows_no_speed_and_no_processes() -> None:

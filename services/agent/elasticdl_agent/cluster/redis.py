@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -107,9 +108,9 @@ class EmbeddedRedis:
             [
                 "# Written by elasticdl up; changes are lost.",
                 "port 0",
-                f'unixsocket "{self._socket}"',
+                f"unixsocket {_quoted(self._socket)}",
                 "unixsocketperm 700",
-                f'dir "{self._folder}"',
+                f"dir {_quoted(self._folder)}",
                 "daemonize no",
                 "databases 1",
                 'save ""',
@@ -143,6 +144,12 @@ class EmbeddedRedis:
                 path.rename(aside / path.name)
         self._log_file.rename(aside / "redis.log")
         _log.warning("the append-only file of Redis was corrupt and is put aside", aside=str(aside))
+
+
+def _quoted(path: Path) -> str:
+    """A path as a word of the configuration, whatever is in it."""
+    signs = (chr(one) for one in os.fsencode(path))
+    return '"' + "".join(one if re.match(r"[\w/.-]", one, re.ASCII) else f"\\x{ord(one):02x}" for one in signs) + '"'
 
 
 def find_server() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ MAX_SOCKET_PATH = 107
 """Most bytes of a unix socket's path on Linux."""
 _MOST_OF_TMPDIR = 24
 """Bytes of ``TMPDIR`` that leave room for the paths of jobs' sockets."""
+_FIT_FOR_ADDRESSES = re.compile(r"/[\w/.+@~=-]*", re.ASCII)
+"""Absolute paths that mean the same to gRPC, Redis and Postgres, which take addresses apart each in its own way."""
+_UNFIT = "% ? # , quotes or letters beyond ASCII"
 DATA_DIR_VARIABLE = "ELASTICDL_DATA_DIR"
 RUN_DIR_VARIABLE = "ELASTICDL_RUN_DIR"
 KNOWN_FILES = "known.json"
@@ -147,13 +151,19 @@ class DataDirectory:
             )
         if RUN_DIR_VARIABLE not in os.environ:
             private_folder(self.run.parent)
+        elif not _FIT_FOR_ADDRESSES.fullmatch(str(self.run)):
+            raise InvalidInputError(
+                f"{RUN_DIR_VARIABLE}={self.run} cannot hold sockets: their addresses take no spaces and no {_UNFIT}",
+                fix="name a folder by letters of ASCII, digits and any of / . _ - +",
+            )
         private_folder(self.run)
 
 
 def _temporary() -> Path:
-    """The folder for temporary files that the environment names, where it is short enough for sockets; else /tmp."""
+    """The folder for temporary files that the environment names, where it is fit for sockets and short; else /tmp."""
     given = os.environ.get("TMPDIR", "")
-    return Path(given) if given.startswith("/") and len(os.fsencode(given)) <= _MOST_OF_TMPDIR else Path("/tmp")
+    fit = _FIT_FOR_ADDRESSES.fullmatch(given) is not None and len(given) <= _MOST_OF_TMPDIR
+    return Path(given) if fit else Path("/tmp")
 
 
 def private_folder(folder: Path, *, owner: int | None = None) -> None:
