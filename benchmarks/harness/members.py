@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, PendingSum, open_lobby
+from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, PendingSum, open_listener
 
 _SECRET = b"of a benchmark, and known to all"
 _DEADLINE_S = 120.0
@@ -28,14 +28,14 @@ class BenchMember:
     def __init__(self, folder: str) -> None:
         keep_large_blocks()
         # Without a folder it is reached by TCP alone, as members of other machines are.
-        self.lobby = open_lobby(Path(folder)) if folder else open_lobby(None, host="127.0.0.1")
+        self.group_listener = open_listener(Path(folder)) if folder else open_listener(None, host="127.0.0.1")
         self.groups: dict[str, Collective] = {}
 
     def endpoint(self) -> bytes:
-        return self.lobby.endpoint
+        return self.group_listener.endpoint
 
     def form(self, plan: GroupPlan, rank: int) -> None:
-        self.groups[plan.channel] = self.lobby.form(plan, rank, timeout_s=60.0)
+        self.groups[plan.channel] = self.group_listener.form(plan, rank, timeout_s=60.0)
 
     def join_plain(self, store: str, rank: int, size: int) -> None:
         """Joins the process group of ``torch.distributed``, as its users do."""
@@ -146,7 +146,7 @@ class BenchMember:
         return (time.perf_counter() - started) / repeats, (time.process_time() - used) / repeats
 
     def close(self) -> None:
-        self.lobby.close()
+        self.group_listener.close()
 
 
 @dataclass(frozen=True)

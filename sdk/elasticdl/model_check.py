@@ -25,8 +25,8 @@ from elasticdl_core.devices import WHOLE
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import NCCL
-from elasticdl_core.places import Reach
-from elasticdl_runtime.places import open_within
+from elasticdl_core.path_policy import PathPolicy
+from elasticdl_runtime.path_checks import open_within
 
 _DEFAULTS = {
     "eval_metrics_fn": "eval_metrics_fn",
@@ -74,7 +74,7 @@ def check_model_module(
     zoo_dir: str | os.PathLike[str],
     spec: JobSpec,
     *,
-    reach: Reach | None = None,
+    reach: PathPolicy | None = None,
     local: bool = False,
     workers_see: Callable[[str], bool] | None = None,
 ) -> str:
@@ -116,7 +116,7 @@ def check_model_module(
         ) from None
 
 
-def _check(zoo: Path, spec: JobSpec, reach: Reach | None) -> tuple[str, _Modules]:
+def _check(zoo: Path, spec: JobSpec, reach: PathPolicy | None) -> tuple[str, _Modules]:
     home, model = _split(spec.model_def)
     modules = _Modules(zoo, home, reach)
     if spec.runs_script:
@@ -216,7 +216,7 @@ class _Modules:
         UserCodeError: that file is missing or does not parse.
     """
 
-    def __init__(self, zoo: Path, home: tuple[str, ...], reach: Reach | None) -> None:
+    def __init__(self, zoo: Path, home: tuple[str, ...], reach: PathPolicy | None) -> None:
         self._zoo = zoo
         self._reach = reach
         self._home = home
@@ -417,7 +417,7 @@ def _split(dotted: str) -> tuple[tuple[str, ...], str]:
     return tuple(home), name
 
 
-def _parse_file(path: Path, shown: str, reach: Reach | None) -> ast.Module:
+def _parse_file(path: Path, shown: str, reach: PathPolicy | None) -> ast.Module:
     try:
         with os.fdopen(open_within(path, reach), "rb") as raw:
             size = os.fstat(raw.fileno()).st_size

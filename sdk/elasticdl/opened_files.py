@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from elasticdl_core.errors import UserCodeError
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 
 _OPENERS = ("open", "io.open", "gzip.open", "bz2.open", "lzma.open", "PIL.Image.open", "codecs.open")
 """Functions that open the file of their first argument, for reading unless a mode says otherwise."""
@@ -41,7 +41,7 @@ def check_opened_files(
     entries: Iterable[str],
     *,
     zoo: Path,
-    reach: Reach | None = None,
+    reach: PathPolicy | None = None,
     workers_see: Callable[[str], bool] | None = None,
     runs_as_script: bool = False,
 ) -> None:
@@ -84,7 +84,9 @@ def _steps(home: PurePosixPath, found: PurePosixPath) -> list[str]:
     return [*[".."] * (len(home.parts) - common), *found.parts[common:]]
 
 
-def _check_absolute(where: str, path: str, reach: Reach | None, workers_see: Callable[[str], bool] | None) -> None:
+def _check_absolute(
+    where: str, path: str, reach: PathPolicy | None, workers_see: Callable[[str], bool] | None
+) -> None:
     if any(path == folder or path.startswith(f"{folder}/") for folder in _OF_THE_SYSTEM):
         return
     way = "put the file into the model zoo, which travels with the job, and open it by pathlib.Path(__file__).parent"

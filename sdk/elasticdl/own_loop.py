@@ -22,7 +22,7 @@ START_IT = "start the script with `elasticdl run SCRIPT`"
 
 
 @dataclass(frozen=True)
-class FedPiece:
+class FedMicrobatch:
     """The records of one microbatch: a batch of the loop.
 
     Attributes:

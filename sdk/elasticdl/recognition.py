@@ -10,8 +10,8 @@ from pathlib import Path
 
 from elasticdl_core.errors import PermissionDeniedError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
-from elasticdl_runtime.places import open_within
+from elasticdl_core.path_policy import PathPolicy
+from elasticdl_runtime.path_checks import open_within
 
 TENSORFLOW, TORCH = "tensorflow", "torch"
 _PACKAGES = {
@@ -46,7 +46,7 @@ _FORMATS = {TENSORFLOW: ("keras", "saved_model"), TORCH: ("safetensors", "pt2")}
 
 
 @dataclass(frozen=True)
-class _Sight:
+class _FrameworkImport:
     """An import that says which framework it is.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Sight:
     package: str
 
 
-def resolve_framework(zoo: Path, spec: JobSpec, *, reach: Reach | None = None) -> str:
+def resolve_framework(zoo: Path, spec: JobSpec, *, reach: PathPolicy | None = None) -> str:
     """The framework of a job: what it says, or else what its module and the files of the zoo behind it import.
 
     A module that imports neither is taken for one of TensorFlow.
@@ -83,18 +83,18 @@ def resolve_framework(zoo: Path, spec: JobSpec, *, reach: Reach | None = None) -
     return found
 
 
-def _recognise(zoo: Path, spec: JobSpec, reach: Reach | None) -> str:
-    sights: dict[str, _Sight] = {}
-    for sight in _sights(zoo, spec, reach):
-        sights.setdefault(sight.framework, sight)
-    if len(sights) > 1:
-        first, second = sights[TENSORFLOW], sights[TORCH]
+def _recognise(zoo: Path, spec: JobSpec, reach: PathPolicy | None) -> str:
+    framework_imports: dict[str, _FrameworkImport] = {}
+    for imported in _framework_imports(zoo, spec, reach):
+        framework_imports.setdefault(imported.framework, imported)
+    if len(framework_imports) > 1:
+        first, second = framework_imports[TENSORFLOW], framework_imports[TORCH]
         raise UserCodeError(
             f"the module of {spec.model_def} imports {first.package} ({first.place}) and {second.package} "
             f"({second.place}), so that its framework is not clear",
             fix="say which one trains the model: --framework tensorflow or --framework torch",
         )
-    return next(iter(sights), TENSORFLOW)
+    return next(iter(framework_imports), TENSORFLOW)
 
 
 def starred_files(path: Path, zoo: Path) -> Iterator[Path]:
@@ -119,7 +119,7 @@ def _refuse_options_of_others(spec: JobSpec, framework: str) -> None:
         )
 
 
-def _sights(zoo: Path, spec: JobSpec, reach: Reach | None) -> Iterator[_Sight]:
+def _framework_imports(zoo: Path, spec: JobSpec, reach: PathPolicy | None) -> Iterator[_FrameworkImport]:
     """The frameworks that the modules of a job, and the files of the zoo that these import, import."""
     waiting = [path for path in (_file_of(zoo, home) for home in _homes(spec)) if path is not None]
     seen: set[Path] = set()
@@ -131,7 +131,7 @@ def _sights(zoo: Path, spec: JobSpec, reach: Reach | None) -> Iterator[_Sight]:
         for name, line in _imports(path, zoo, reach):
             framework = next((_PACKAGES[p] for p in _prefixes(name) if p in _PACKAGES), None)
             if framework is not None:
-                yield _Sight(framework, f"{path.relative_to(zoo).as_posix()}:{line}", name)
+                yield _FrameworkImport(framework, f"{path.relative_to(zoo).as_posix()}:{line}", name)
                 continue
             waiting += [own for p in _prefixes(name) if (own := _file_of(zoo, tuple(p.split(".")))) is not None]
 
@@ -161,7 +161,7 @@ def _prefixes(name: str) -> Iterator[str]:
         yield ".".join(parts[:length])
 
 
-def _imports(path: Path, zoo: Path, reach: Reach | None) -> Iterator[tuple[str, int]]:
+def _imports(path: Path, zoo: Path, reach: PathPolicy | None) -> Iterator[tuple[str, int]]:
     """The dotted names that a file imports, with their lines; of a file that cannot be parsed, nothing."""
     try:
         with os.fdopen(open_within(path, reach), "rb") as file:

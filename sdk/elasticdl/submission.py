@@ -14,7 +14,7 @@ from elasticdl_core.job import JobSpec, JobType, resolve_aliases
 from elasticdl_core.job.field_groups import NOT_FOR, OF_THE_MODEL
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.job.ways import refuse_meaningless
-from elasticdl_core.places import is_url, path_text
+from elasticdl_core.path_policy import is_url, path_text
 from elasticdl_core.well_formed import well_formed
 from elasticdl_runtime.home import expand_home
 

@@ -28,7 +28,7 @@ import numpy as np
 from elasticdl.submission import prepare
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 from elasticdl_master.queue.redis import RedisQueue
 from elasticdl_master.runner import JobRunner
 from elasticdl_master.settings import MasterSettings

@@ -137,7 +137,7 @@ def test_a_gradient_that_was_brought_too_early_has_its_step_computed_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group forms anew, and ends where the local run does."""
-    from elasticdl_worker.group.replica import BroughtTooEarlyError
+    from elasticdl_worker.group.replica import SentTooEarlyError
     from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 
     finish, early = BackwardBuckets.finish, list[str]()
@@ -145,7 +145,7 @@ def test_a_gradient_that_was_brought_too_early_has_its_step_computed_again(
     def count(buckets: BackwardBuckets) -> Any:
         try:
             return finish(buckets)
-        except BroughtTooEarlyError as error:
+        except SentTooEarlyError as error:
             early.append(str(error))
             raise
 

@@ -25,7 +25,7 @@ Streamed = list[bytes | None]
 
 
 @dataclass
-class Seen:
+class ObservedCluster:
     """A request that came in."""
 
     method: str
@@ -166,7 +166,7 @@ class FakeApi:
         self.streams: dict[str, list[Streamed]] = {}
         self.streams_served: dict[str, int] = {}
         self.on_end: dict[str, dict[str, Any]] = {}
-        self.seen: list[Seen] = []
+        self.seen: list[ObservedCluster] = []
         self.faults: list[Fault] = []
         self.cut_downloads = 0
         self.prepared: dict[str, Any] = {
@@ -204,7 +204,7 @@ class FakeApi:
         self._server.server_close()
         self._thread.join(timeout=60)
 
-    def requests(self, method: str, path: str = "") -> list[Seen]:
+    def requests(self, method: str, path: str = "") -> list[ObservedCluster]:
         """What came in, by method and the beginning of the path."""
         return [seen for seen in self.seen if seen.method == method and seen.path.startswith(path)]
 
@@ -234,7 +234,7 @@ class FakeApi:
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         body = http.rfile.read(int(http.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in http.headers.items()}
-        seen = Seen(http.command, unquote(parts.path), query, headers, body, http.client_address[1])
+        seen = ObservedCluster(http.command, unquote(parts.path), query, headers, body, http.client_address[1])
         with self._lock:
             self.seen.append(seen)
             fault = self._fault(seen)
@@ -251,14 +251,14 @@ class FakeApi:
             return
         self._route(http, seen)
 
-    def _fault(self, seen: Seen) -> Fault | None:
+    def _fault(self, seen: ObservedCluster) -> Fault | None:
         for fault in self.faults:
             if fault.times and fault.method == seen.method and seen.path.startswith(fault.path):
                 fault.times -= 1
                 return fault
         return None
 
-    def _route(self, http: Any, seen: Seen) -> None:
+    def _route(self, http: Any, seen: ObservedCluster) -> None:
         routes: list[tuple[str, str, Callable[..., None]]] = [
             ("GET|HEAD|PUT", r"/bundles/(sha256:[0-9a-f]{64})", self._bundle),
             ("POST", r"/jobs", self._submit),
@@ -293,7 +293,7 @@ class FakeApi:
                 return
         problem(http, 404, "not_found", f"there is no {seen.method} {seen.path}")
 
-    def _bundle(self, http: Any, seen: Seen, digest: str) -> None:
+    def _bundle(self, http: Any, seen: ObservedCluster, digest: str) -> None:
         if seen.method == "GET" and digest in self.bundles:
             answer(http, 200, self.bundles[digest])
         elif seen.method == "GET":
@@ -306,7 +306,7 @@ class FakeApi:
             self.bundles[digest] = seen.body
             send_json(http, {"digest": digest}, 201)
 
-    def _submit(self, http: Any, seen: Seen) -> None:
+    def _submit(self, http: Any, seen: ObservedCluster) -> None:
         if self.refusal is not None:
             answer(http, 422, json.dumps(self.refusal).encode(), {"Content-Type": "application/problem+json"})
             return
@@ -320,33 +320,33 @@ class FakeApi:
             self.jobs[job_id] = make_job(job_id, spec=spec, type=spec.get("type", "training"), **bounds)
         send_json(http, self.jobs[job_id], 201)
 
-    def _list(self, http: Any, seen: Seen) -> None:
+    def _list(self, http: Any, seen: ObservedCluster) -> None:
         jobs = [job for job in self.jobs.values() if seen.query.get("state", job["state"]) == job["state"]]
         jobs = [job for job in jobs if seen.query.get("name", job["name"]) == job["name"]]
         start, limit = int(seen.query.get("page_token", "0")), int(seen.query.get("limit", "50"))
         more = str(start + limit) if start + limit < len(jobs) else None
         send_json(http, {"jobs": jobs[start : start + limit], "next_page_token": more})
 
-    def _get(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _get(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         send_json(http, self.jobs[job_id])
 
-    def _patch(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _patch(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         self.jobs[job_id].update(seen.json())
         send_json(http, self.jobs[job_id])
 
-    def _delete(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _delete(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         if self.jobs[job_id]["state"] == "RUNNING":
             problem(http, 409, "conflict", f"job {job_id} is still RUNNING", fix="cancel it first")
             return
         del self.jobs[job_id]
         answer(http, 204, b"")
 
-    def _ask(self, http: Any, seen: Seen, job_id: str, verb: str) -> None:
+    def _ask(self, http: Any, seen: ObservedCluster, job_id: str, verb: str) -> None:
         states = {"cancel": "CANCELLED", "suspend": "SUSPENDED", "resume": "QUEUED"}
         self.jobs[job_id].update(state=states[verb], reason=f"{verb} was asked for")
         send_json(http, self.jobs[job_id], 202)
 
-    def _events(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _events(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         if "text/event-stream" not in seen.headers.get("accept", ""):
             after, limit = int(seen.query.get("after", "0")), int(seen.query.get("limit", "200"))
             send_json(http, [event for event in self.events.get(job_id, []) if event["id"] > after][:limit])
@@ -358,7 +358,7 @@ class FakeApi:
             self.jobs[job_id] = self.on_end[job_id]
         stream(http, scripts[min(number, len(scripts) - 1)], "text/event-stream")
 
-    def _logs(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _logs(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         text = self.logs.get(job_id, "")
         if job_id in self.process_logs:
             text = self.process_logs[job_id].get((seen.query["role"], int(seen.query["index"])), "")
@@ -374,16 +374,16 @@ class FakeApi:
             kept = "".join(text.splitlines(keepends=True)[-tail:])
             answer(http, 200, kept.encode(), {"Content-Type": "text/plain; charset=utf-8"})
 
-    def _prepared(self, http: Any, seen: Seen, job_id: str, what: str) -> None:
+    def _prepared(self, http: Any, seen: ObservedCluster, job_id: str, what: str) -> None:
         send_json(http, self.prepared[what])
 
-    def _metrics(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _metrics(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         send_json(http, {"losses": [{"model_version": 1, "loss": 0.5, "at": NOW}], "evaluations": []})
 
-    def _artifacts(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _artifacts(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         send_json(http, self.jobs[job_id]["artifacts"])
 
-    def _artifact(self, http: Any, seen: Seen, job_id: str, name: str) -> None:
+    def _artifact(self, http: Any, seen: ObservedCluster, job_id: str, name: str) -> None:
         if (job_id, name) not in self.files:
             problem(http, 404, "not_found", f"job {job_id} has no artifact {name!r}", fix="see its list of artifacts")
             return
@@ -394,16 +394,16 @@ class FakeApi:
             return
         answer(http, 200, content, {"Content-Type": kind})
 
-    def _whoami(self, http: Any, seen: Seen) -> None:
+    def _whoami(self, http: Any, seen: ObservedCluster) -> None:
         send_json(http, {"user": "ada", "namespace": self.namespace, "home": "default", "scope": "submit"})
 
-    def _namespace(self, http: Any, seen: Seen, name: str) -> None:
+    def _namespace(self, http: Any, seen: ObservedCluster, name: str) -> None:
         send_json(http, {"name": name, "data_roots": self.data_roots, "limits": {}, "sources": []})
 
-    def _cluster(self, http: Any, seen: Seen) -> None:
+    def _cluster(self, http: Any, seen: ObservedCluster) -> None:
         send_json(http, {"slots": {"total": 4, "used": 1}, "jobs": {"RUNNING": 1}, "components": {"database": "ok"}})
 
-    def _reservations(self, http: Any, seen: Seen) -> None:
+    def _reservations(self, http: Any, seen: ObservedCluster) -> None:
         """Each look finds one more slot granted."""
         taken = sum(one["slots"] for one in self.reserved.values())
         answer = {"reservations": [dict(one) for one in self.reserved.values()], "slots": 4, "for_jobs": 4 - taken}
@@ -411,7 +411,7 @@ class FakeApi:
             one["granted"] = min(one["slots"], one["granted"] + self.granting)
         send_json(http, {**answer, "headroom": 0})
 
-    def _reservation(self, http: Any, seen: Seen, name: str) -> None:
+    def _reservation(self, http: Any, seen: ObservedCluster, name: str) -> None:
         if seen.method == "DELETE":
             if self.reserved.pop(name, None) is None:
                 problem(http, 404, "not_found", f"no slots are reserved for {name!r}", fix="list the reservations")
@@ -423,17 +423,17 @@ class FakeApi:
         self.reserved[name] = one
         send_json(http, one)
 
-    def _explain(self, http: Any, seen: Seen, job_id: str) -> None:
+    def _explain(self, http: Any, seen: ObservedCluster, job_id: str) -> None:
         send_json(http, self.explanations[job_id])
 
-    def _plan(self, http: Any, seen: Seen) -> None:
+    def _plan(self, http: Any, seen: ObservedCluster) -> None:
         """The plans in turn; the last one for ever."""
         send_json(http, self.plans.pop(0) if len(self.plans) > 1 else self.plans[0])
 
-    def _what_if(self, http: Any, seen: Seen) -> None:
+    def _what_if(self, http: Any, seen: ObservedCluster) -> None:
         send_json(http, self.comparison)
 
-    def _decisions(self, http: Any, seen: Seen) -> None:
+    def _decisions(self, http: Any, seen: ObservedCluster) -> None:
         start, limit = int(seen.query.get("cursor", "0")), int(seen.query.get("limit", "50"))
         more = str(start + limit) if start + limit < len(self.decisions) else None
         send_json(http, {"decisions": self.decisions[start : start + limit], "next_cursor": more})

@@ -22,8 +22,8 @@ from elasticdl_core.group.member import (
     Follow,
     FoundGroup,
     Gather,
+    GroupCommands,
     GroupMember,
-    GroupWishes,
     Operation,
     Receive,
     Rest,
@@ -32,7 +32,7 @@ from elasticdl_core.group.member import (
     WriteShare,
 )
 from elasticdl_core.group.rendezvous import Meeting, Orders, Rendezvous, RendezvousRecord
-from elasticdl_core.group.steps import Entry
+from elasticdl_core.group.steps import HeldTask
 from elasticdl_core.task import TaskId, TaskType
 
 Records = tuple[tuple[int, int, int], ...]
@@ -112,7 +112,7 @@ class GroupWorld:
         self.microbatches, self.size = microbatches, size
         self.tasks = [TaskId(TaskType.TRAINING, 0, index, 0, records) for index, records in enumerate(tasks)]
         self.todo = list(self.tasks)
-        self.held: list[Entry] = []
+        self.held: list[HeldTask] = []
         self.done: list[TaskId] = []
         self.processes: dict[str, Process] = {}
         self.links: dict[int, Link] = {}
@@ -204,7 +204,7 @@ class GroupWorld:
 
     def _lease(self) -> None:
         while self.todo and len(self.held) < AHEAD:
-            self.held.append(Entry(f"{self.epoch}.{next(self._tokens)}.x", self.todo.pop(0)))
+            self.held.append(HeldTask(f"{self.epoch}.{next(self._tokens)}.x", self.todo.pop(0)))
 
     def toggle_evaluation(self) -> None:
         """The master wants the parameters to stay as they are for a while, or no longer."""
@@ -431,7 +431,7 @@ class GroupWorld:
                 version = len(self.checkpoint)
                 self._reply(process, orders, (version, {}), self._delay())
             case Consult():
-                self._advance(process, self._wishes(process))
+                self._advance(process, self._commands(process))
             case WriteShare(order, _):
                 self._share(process, orders, int(order["number"]))
                 self._advance(process, None)
@@ -498,12 +498,12 @@ class GroupWorld:
 
     # -- what the leader learns ------------------------------------------------------------------------------------
 
-    def _wishes(self, process: Process) -> GroupWishes:
+    def _commands(self, process: Process) -> GroupCommands:
         member, mine = process.member, process.orders
         if self.master is None or mine is None or mine.generation != self.master.generation:
-            return GroupWishes()  # who is not in the present generation is not heard
+            return GroupCommands()  # who is not in the present generation is not heard
         if not self.master.established:
-            return GroupWishes()  # the master does not know yet that there is a model to count anything in
+            return GroupCommands()  # the master does not know yet that there is a model to count anything in
         acknowledged = []
         for token, end in list(member.book.ended.items()):
             acknowledged.append(token)
@@ -518,7 +518,7 @@ class GroupWorld:
         fresh = [entry for entry in self.held if entry.token not in known and _order(entry.token) > _order(last)]
         save = {"number": self.save_number} if self.saving and self.save_number not in self.shares else None
         regroup = self.master.orders().regroup
-        return GroupWishes(fresh, acknowledged, regroup=regroup, pin=self.pin, save=save, pause_at=self.pause_at)
+        return GroupCommands(fresh, acknowledged, regroup=regroup, pin=self.pin, save=save, pause_at=self.pause_at)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -159,9 +159,9 @@ class FakeWorker:
         )
         self.spec = json.loads(welcome.spec)
         if welcome.inspects:
-            await self.world.pulse.until(lambda: self.world.sight is not None, 60.0)
-            sight = json.dumps(self.world.sight)
-            await self.call("DescribeSight", master_pb2.DescribeSightRequest(sight=sight))
+            await self.world.pulse.until(lambda: self.world.profile is not None, 60.0)
+            profile = json.dumps(self.world.profile)
+            await self.call("DescribeSight", master_pb2.DescribeSightRequest(sight=profile))
             return 0
         failure = self.world.fail_at_start.get(self.process.index)
         if failure:
@@ -345,7 +345,7 @@ class JobProcesses:
             "callbacks": {"max_steps": 0, "early_stopping": None, "saved_model": False},
             "keras": "3.0",
         }
-        self.sight: dict[str, Any] | None = {"dense_bytes": 400, "embedding_bytes": 1 << 30, "tables": 1}
+        self.profile: dict[str, Any] | None = {"dense_bytes": 400, "embedding_bytes": 1 << 30, "tables": 1}
         self.custom_shards: dict[str, list[tuple[str, int, int]]] = {}
         self.fail_at_start: dict[int, dict[str, str]] = {}
         self.fail_on: Callable[[TaskId, int], dict[str, str] | None] = lambda task, position: None

@@ -23,6 +23,7 @@ from elasticdl_core.series import SeriesRow
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
+from elasticdl_master.pending_posts import PendingPosts, Post
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
@@ -32,7 +33,6 @@ from elasticdl_master.state.lives import Key
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
-from elasticdl_master.unposted import Post, Unposted
 from tests.fakes.sim_oracle import Oracle
 from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker, finish
 from tests.fakes.sim_workers import WorkerBehaviour
@@ -138,13 +138,13 @@ class World:
             processes=list(self.statuses.values()),
             output="/artifacts",
         )
-        unposted = Unposted(finish(queue.kept()), lambda: self.now)
-        self.machine = JobMachine(setup.with_published(unposted.evaluations()), self.limits)
+        pending_posts = PendingPosts(finish(queue.kept()), lambda: self.now)
+        self.machine = JobMachine(setup.with_published(pending_posts.evaluations()), self.limits)
         self.dispatcher = TaskDispatcher(
-            self.machine, queue, self.carry_out, lambda: self.now, unposted=unposted, post=self.post
+            self.machine, queue, self.carry_out, lambda: self.now, pending_posts=pending_posts, post=self.post
         )
         self.lose_memory()
-        for post in unposted.left():
+        for post in pending_posts.left():
             self.post(post)
         self.tell(ev.Started())
         self.next_reap = self.now + self.limits.lease_s

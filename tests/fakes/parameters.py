@@ -10,7 +10,7 @@ import numpy as np
 from elasticdl_core.errors import ElasticDLError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.initializers import first_rows
-from elasticdl_worker.parameters import Gradients, Pulled, PullOutcome, PushResult
+from elasticdl_worker.parameters import Gradients, PulledParameters, PullOutcome, PushResult
 
 
 class MemoryParameters:
@@ -47,10 +47,10 @@ class MemoryParameters:
         self.optimizer, self.mode = optimizer, mode
         return True
 
-    async def pull(self, ids: Mapping[str, Any], *, dense: bool = True, pin: int = 0) -> Pulled:
+    async def pull(self, ids: Mapping[str, Any], *, dense: bool = True, pin: int = 0) -> PulledParameters:
         self.pulls.append({"ids": dict(ids), "dense": dense, "pin": pin})
         rows = {table: np.stack([self._row(table, i) for i in wanted.tolist()]) for table, wanted in ids.items()}
-        return Pulled(self.version, {k: v.copy() for k, v in self.dense.items()} if dense else {}, rows)
+        return PulledParameters(self.version, {k: v.copy() for k, v in self.dense.items()} if dense else {}, rows)
 
     async def push(
         self, gradients: Gradients, *, version: int, learning_rate: float | Sequence[float] | None = None

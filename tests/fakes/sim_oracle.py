@@ -46,9 +46,9 @@ class Oracle:
         machine, epochs, main = self.world.machine, self.world.machine.epochs, self.world.machine.plans.main
         if not machine.plans.listed or epochs.stopped or not machine.servers.ready or machine.lifecycle.ending:
             return
-        if self.world.plants and not machine.troubles.contradictions:
+        if self.world.plants and not machine.conditions.contradictions:
             return  # what was planted is not found yet
-        assert self.world.plants or not machine.troubles.contradictions, "queue and machine did not agree"
+        assert self.world.plants or not machine.conditions.contradictions, "queue and machine did not agree"
         store = self.world.store
         places = [*store.todo, *store.doing, *store.done, *store.quarantined]
         mine = [t for t in places if t.type is TaskType.TRAINING and t.epoch == epochs.number]

@@ -36,7 +36,7 @@ from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.json_numbers import from_json
-from elasticdl_core.places import check_places
+from elasticdl_core.path_policy import check_places
 from elasticdl_runtime.hashing import HASHING
 from elasticdl_runtime.waiting_threads import waiting_variables
 

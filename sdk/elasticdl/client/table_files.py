@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_core.places import DATA_FIELDS
+from elasticdl_core.path_policy import DATA_FIELDS
 from elasticdl_runtime import durable
 
 _PLAIN = re.compile(r"[\w./-]+")

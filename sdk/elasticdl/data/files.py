@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, TypeVar, cast
 from elasticdl.data import listing
 from elasticdl.data.steady import SteadyFile, tried
 from elasticdl_core.errors import DataError, ElasticDLError, PermissionDeniedError
-from elasticdl_core.places import Reach, is_file_url, path_text, refusal, remedy
-from elasticdl_runtime.places import open_within, require_data, require_reach
+from elasticdl_core.path_policy import PathPolicy, is_file_url, path_text, refusal, remedy
+from elasticdl_runtime.path_checks import open_within, require_data, require_reach
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ class FileStamp:
         return f"{self.size} bytes, version {self.version or 'unknown'}"
 
 
-_reach: Reach | None = None
+_reach: PathPolicy | None = None
 
 
-def confine(reach: Reach | None) -> None:
+def confine(reach: PathPolicy | None) -> None:
     """Says what this process may read from now on: it works for one job, whose owner may not see all files.
 
     Args:

@@ -41,7 +41,7 @@ class TableModified(DataError):
     """A table that was written since its session was made."""
 
 
-class _Once:
+class _NoRetries:
     """The library's handler of retries, without any: it would ask for ever where the service says 308 or 429."""
 
     def execute_with_retry_headers(self, request: Callable[[dict[str, Any]], Any], headers: Any, **_: Any) -> Any:
@@ -53,11 +53,11 @@ class _Once:
 
 
 class _Download(TableDownloadSession):  # type: ignore[misc]
-    retry_handler = _Once()
+    retry_handler = _NoRetries()
 
 
 class _Upload(TableUploadSession):  # type: ignore[misc]
-    retry_handler = _Once()
+    retry_handler = _NoRetries()
 
 
 class OdpsTable:

@@ -19,7 +19,7 @@ from elasticdl_api.histories.shown_series import SeriesViews
 from elasticdl_api.limits import LimitReader
 from elasticdl_api.places.digests import ArtifactDigests
 from elasticdl_api.places.disk import DiskLimits
-from elasticdl_api.places.reach import Reaches
+from elasticdl_api.places.path_policies import PathPolicies
 from elasticdl_api.scheduling.cluster_view import ClusterViews
 from elasticdl_api.scheduling.overview import ClusterOverview
 from elasticdl_api.scrape.collection import MeterCollection
@@ -103,7 +103,7 @@ class Services:
         self.disk = DiskLimits(self.settings, self.retention)
         self.places = PlaceStore(self.database)
         self.digests = ArtifactDigests()
-        self.reaches = Reaches(self.settings, self.places)
+        self.reaches = PathPolicies(self.settings, self.places)
         self.cluster_views = ClusterViews(self.scheduling, self.launcher)
         self.overview = ClusterOverview(self.jobs, self.launcher, self.settings, self.scheduling)
         self.limits = LimitReader(self.namespaces, self.settings)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from elasticdl_api.web.oidc import Provider, is_safe_address
 from elasticdl_core.access import ProviderGrant
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.places import check_root, split_places
+from elasticdl_core.path_policy import check_root, split_places
 from elasticdl_runtime.hosts import is_loopback
 from elasticdl_runtime.settings import ProcessSettings
 from elasticdl_runtime.tls import check_certificate

@@ -24,7 +24,7 @@ from elasticdl_core.errors import (
 )
 from elasticdl_core.json_numbers import to_json
 from elasticdl_core.series import SeriesRow
-from elasticdl_master.job_lease import JobLease, Wishes
+from elasticdl_master.job_lease import DesiredState, JobLease
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.tls import trust
 
@@ -83,10 +83,12 @@ class ApiClient:
 
     async def heartbeat(
         self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]], series: Sequence[SeriesRow] = ()
-    ) -> Wishes:
+    ) -> DesiredState:
         """Extends the lease; returns what is wanted of the job."""
         rows = [dataclasses.asdict(row) for row in series]
-        return Wishes.from_answer(await self._post("/heartbeat", status=status, losses=list(losses), series=rows))
+        return DesiredState.from_answer(
+            await self._post("/heartbeat", status=status, losses=list(losses), series=rows)
+        )
 
     async def post_state(self, to: str, reason: str, detail: Mapping[str, Any]) -> str:
         """Reports the job's state; returns the one that it is in now."""

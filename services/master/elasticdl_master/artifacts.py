@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 
 
 def locate(name: str, path: str, artifacts: Path, output: str) -> tuple[str, str]:

@@ -17,10 +17,10 @@ from elasticdl_core.errors import ConflictError, ElasticDLError, FencedError, Un
 from elasticdl_master.api import ApiClient, ApiFailedError
 from elasticdl_master.group_control import GroupControl
 from elasticdl_master.parameter_servers import ServerControl, ServerStatus
+from elasticdl_master.read_only_holder import ReadOnlyHolder
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
-from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.items import Items
@@ -50,7 +50,7 @@ class ServerOperations:
     def __init__(
         self,
         machine: JobMachine,
-        control: ServerControl | GroupControl | WorkersAlone,
+        control: ServerControl | GroupControl | ReadOnlyHolder,
         directory: CheckpointDirectory,
         api: ApiClient,
         tell: Tell,

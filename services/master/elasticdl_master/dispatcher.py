@@ -23,6 +23,7 @@ from elasticdl_core.errors import FencedError, UnavailableError
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.changes import ChangeInbox
+from elasticdl_master.pending_posts import KEPT, PendingPosts, Post, Told
 from elasticdl_master.pending_requests import DispatchedTask, PendingRequest, WorkerReply
 from elasticdl_master.queue.port import Outcome, TaskQueue, TaskRequest
 from elasticdl_master.state import events as ev
@@ -31,7 +32,6 @@ from elasticdl_master.state.agreement import contradiction, news_in
 from elasticdl_master.state.lifecycle import Directive
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.workers import GROUP
-from elasticdl_master.unposted import KEPT, Post, Told, Unposted
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import mark
@@ -51,7 +51,7 @@ class TaskDispatcher:
         pass_on: takes the instructions that are not about the queue; must not block.
         clock: monotonic seconds.
         fenced: called when a newer master shut this one out.
-        unposted: what the api has not been told.
+        pending_posts: what the api has not been told.
         post: takes what the api is to be told, once that is kept; must not block. None leaves it to ``pass_on``.
     """
 
@@ -62,7 +62,7 @@ class TaskDispatcher:
         pass_on: Callable[[do.Instruction], None],
         clock: Callable[[], float],
         fenced: Callable[[FencedError], None] = lambda error: None,
-        unposted: Unposted | None = None,
+        pending_posts: PendingPosts | None = None,
         post: Callable[[Post], None] | None = None,
     ) -> None:
         self.machine = machine
@@ -72,7 +72,7 @@ class TaskDispatcher:
         self._pass_on = pass_on
         self._clock = clock
         self._fenced = fenced
-        self._unposted = unposted or Unposted({}, clock)
+        self._unposted = pending_posts or PendingPosts({}, clock)
         self._undropped: set[int] = set()
         self._post = post
         self._changes = ChangeInbox()

@@ -12,7 +12,7 @@ from elasticdl_core.errors import ConflictError, DataError, UnavailableError
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import TaskId, lease_order
 from elasticdl_master.group_calls import Share
-from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.group_service import GroupService
 from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.parameter_servers import SavedParts, ServerStatus
 from elasticdl_master.state import events as ev
@@ -33,19 +33,24 @@ class GroupControl:
 
     Args:
         machine: decides.
-        desk: where the members meet the master.
+        group_service: answers the members.
         tell: takes events.
         job_id: the job.
         handed_in: where members write their shares of a checkpoint; None if they may write into the checkpoint.
     """
 
     def __init__(
-        self, machine: JobMachine, desk: GroupDesk, tell: Tell, job_id: str, handed_in: HandedInShares | None = None
+        self,
+        machine: JobMachine,
+        group_service: GroupService,
+        tell: Tell,
+        job_id: str,
+        handed_in: HandedInShares | None = None,
     ) -> None:
         self._handed_in = handed_in
         self.addresses = ["group"]
         self._machine = machine
-        self._desk = desk
+        self._group_service = group_service
         self._tell = tell
         self._job_id = job_id
         self._orders = 0
@@ -77,7 +82,7 @@ class GroupControl:
             raise UnavailableError("there is no group", fix="it is formed")
         if servers.ready and not group.established:
             await self._tell(ev.GroupAllowed())
-        report = self._desk.report
+        report = self._group_service.report
         version = report.version if report is not None else self._machine.version.start
         size = report.bytes if report is not None else 0
         records = self._machine.epochs.accounts.rows_of(self._machine.epochs.records_done)
@@ -91,7 +96,7 @@ class GroupControl:
         """
         await self._tell(ev.GroupVoided())
         self._forget()
-        self._desk.foundation = {
+        self._group_service.foundation = {
             "directory": manifest["directory"],
             "files": [dict(file) for file in manifest["files"]],
             "other_job": other_job,
@@ -99,8 +104,8 @@ class GroupControl:
         await self._tell(ev.GroupAllowed())
         incarnation = self._incarnation
         while not self._machine.group.established:
-            if self._desk.refused:
-                raise DataError(self._desk.refused, fix=self._desk.refused_fix)
+            if self._group_service.refused:
+                raise DataError(self._group_service.refused, fix=self._group_service.refused_fix)
             if incarnation != self._incarnation:
                 raise UnavailableError("the group was lost while it was restored", fix="it is tried again")
             await self._next_word()
@@ -110,29 +115,29 @@ class GroupControl:
 
     async def tallies(self) -> list[Tallied]:
         """The numbers of each training task's records that are in the model."""
-        self._desk.tally, self._desk.tally_wanted = None, True
-        self._desk.refresh()
-        await self._until(lambda: self._desk.tally is not None, _DEADLINE_S, "tell what is in the model")
-        assert self._desk.tally is not None
-        return [self._desk.tally]
+        self._group_service.tally, self._group_service.tally_wanted = None, True
+        self._group_service.refresh()
+        await self._until(lambda: self._group_service.tally is not None, _DEADLINE_S, "tell what is in the model")
+        assert self._group_service.tally is not None
+        return [self._group_service.tally]
 
     async def pin(self, number: int, *, one_version: bool = False) -> int:
         """Has the members pause between two steps; returns the version."""
-        self._desk.pin = number
-        self._desk.refresh()
+        self._group_service.pin = number
+        self._group_service.refresh()
 
         def paused() -> bool:
-            return self._desk.report is not None and self._desk.report.pinned == number
+            return self._group_service.report is not None and self._group_service.report.pinned == number
 
         await self._until(paused, _SAVE_S, "pause")
-        assert self._desk.report is not None
-        return self._desk.report.version
+        assert self._group_service.report is not None
+        return self._group_service.report.version
 
     async def unpin(self, number: int) -> None:
         """Has the members go on."""
-        if self._desk.pin == number:
-            self._desk.pin = 0
-            self._desk.refresh()
+        if self._group_service.pin == number:
+            self._group_service.pin = 0
+            self._group_service.refresh()
 
     async def flush(self) -> None:
         """Does nothing: every step is whole."""
@@ -140,11 +145,11 @@ class GroupControl:
     def note_save(self) -> None:
         """A checkpoint was ordered: what is held now may be in it. They are written in the order of their notes."""
         held = self._machine.workers.group_leases
-        self._desk.noted.append({str(lease.token): lease.task for lease in held})
+        self._group_service.noted.append({str(lease.token): lease.task for lease in held})
 
     def end_save(self) -> None:
         """The oldest order is over, whether it was written or not."""
-        self._desk.noted.popleft()
+        self._group_service.noted.popleft()
 
     async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Has each member write a share of the model into a directory, as it is between two steps.
@@ -155,24 +160,24 @@ class GroupControl:
             UnavailableError: the group changed meanwhile.
             ConflictError: a member could not write.
         """
-        desk, orders = self._desk, self._machine.group.orders
+        group_service, orders = self._group_service, self._machine.group.orders
         self._orders += 1
         number = self._machine.setup.epoch * 1_000_000 + self._orders
-        desk.shares.clear()
+        group_service.shares.clear()
         handed_in = self._handed_in
         folder = directory if handed_in is None else str(handed_in.folder(Path(directory)))
-        desk.save = {"order": number, "directory": folder, "generation": orders.generation}
-        desk.refresh()
+        group_service.save = {"order": number, "directory": folder, "generation": orders.generation}
+        group_service.refresh()
         try:
-            size = desk.report.bytes if desk.report is not None else 0
+            size = group_service.report.bytes if group_service.report is not None else 0
             patience_s = deadline_for_files(_SAVE_S, size)
             await self._until(lambda: self._is_saved(orders.generation), patience_s, "write a checkpoint")
-            shares = [desk.shares[rank] for rank in sorted(desk.shares)]
+            shares = [group_service.shares[rank] for rank in sorted(group_service.shares)]
             if handed_in is not None:
                 await asyncio.to_thread(handed_in.take, shares, Path(directory))
         finally:
-            desk.save = None
-            desk.refresh()
+            group_service.save = None
+            group_service.refresh()
             if handed_in is not None:
                 await asyncio.to_thread(handed_in.remove, Path(directory))
         return self._parts(shares)
@@ -192,12 +197,12 @@ class GroupControl:
         return ProcessStatus(ProcessId(self._job_id, Role.PS, 0, self._incarnation), state, None, reason)
 
     def _forget(self) -> None:
-        desk = self._desk
-        desk.report, desk.foundation, desk.pin = None, None, 0
-        desk.refused = desk.refused_fix = ""
+        group_service = self._group_service
+        group_service.report, group_service.foundation, group_service.pin = None, None, 0
+        group_service.refused = group_service.refused_fix = ""
 
     def _is_saved(self, generation: int) -> bool:
-        shares = self._desk.shares
+        shares = self._group_service.shares
         for share in shares.values():
             if share.trouble:
                 raise ConflictError(f"a member cannot write its share: {share.trouble}", fix="see its log")
@@ -223,7 +228,7 @@ class GroupControl:
         course = book["course"]
         last = lease_order(course["last"])
         open_tokens = {entry[0]: TaskId.parse(entry[1]) for entry in course["entries"]}
-        known = {token: task for token, task in self._desk.noted[0].items() if lease_order(token) <= last}
+        known = {token: task for token, task in self._group_service.noted[0].items() if lease_order(token) <= last}
         known.update({end[0]: TaskId.parse(end[1]).front_until(int(end[2])) for end in book["ended"]})
         ended = [task for token, task in known.items() if token not in open_tokens]
         if course["entries"]:
@@ -244,5 +249,5 @@ class GroupControl:
 
     async def _next_word(self) -> None:
         """Waits until a member says something, or a moment."""
-        self._desk.heard.clear()
-        await wait_for_event(self._desk.heard, _STEP_S)
+        self._group_service.heard.clear()
+        await wait_for_event(self._group_service.heard, _STEP_S)

@@ -10,7 +10,7 @@ import structlog
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError
 from elasticdl_core.series import SeriesRow
 from elasticdl_master.api import ApiClient
-from elasticdl_master.job_lease import Wishes
+from elasticdl_master.job_lease import DesiredState
 from elasticdl_master.outbox import Outbox
 
 _log = structlog.get_logger(__name__)
@@ -31,28 +31,29 @@ class Heartbeats:
 
     async def send(
         self, status: Mapping[str, Any], losses: Sequence[Mapping[str, Any]], rows: Sequence[SeriesRow]
-    ) -> Wishes:
+    ) -> DesiredState:
         """Extends the lease and tells all that is to be told; returns what is wanted of the job.
 
-        Where the api refuses the whole, each part is sent by itself: the lease and the wishes do not depend on them.
+        Where the api refuses the whole, each part is sent by itself: the lease and the desired state do not depend on
+        them.
 
         Raises:
             FencedError: a newer master took over.
             UnavailableError: the api is away; all is to be told again.
         """
         try:
-            wishes = await self._api.heartbeat(status, losses, rows)
+            desired_state = await self._api.heartbeat(status, losses, rows)
         except (FencedError, UnavailableError):
             raise
         except ElasticDLError:
-            wishes = await self._api.heartbeat({}, [])
+            desired_state = await self._api.heartbeat({}, [])
             await self._send_part("status", status, [], [])
             await self._send_part("losses", {}, losses, [])
             await self._send_part("series", {}, [], rows)
-        for what, reasons in wishes.refused.items():
+        for what, reasons in desired_state.refused.items():
             if reasons:
                 self._say(what, "; ".join(reasons))
-        return wishes
+        return desired_state
 
     async def _send_part(
         self,

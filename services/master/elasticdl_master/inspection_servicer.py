@@ -8,7 +8,7 @@ from typing import Any
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.strategy import ModelSight
+from elasticdl_core.job.strategy import ModelProfile
 from elasticdl_core.ports.launcher import INSPECTOR
 from elasticdl_master.servicer import authenticate_worker
 from elasticdl_master.settings import MasterSettings
@@ -30,11 +30,11 @@ class InspectionServicer:
         epoch: the master's epoch.
 
     Attributes:
-        sight: what the worker saw.
+        profile: what the worker found.
     """
 
     def __init__(self, settings: MasterSettings, spec: JobSpec, model_zoo: str, epoch: int) -> None:
-        self.sight: asyncio.Future[ModelSight] = asyncio.get_running_loop().create_future()
+        self.profile: asyncio.Future[ModelProfile] = asyncio.get_running_loop().create_future()
         self._settings = settings
         self._spec = spec
         self._model_zoo = model_zoo
@@ -73,13 +73,13 @@ class InspectionServicer:
         if caller.index != INSPECTOR:
             raise ConflictError("no worker is wanted yet", fix="leave")
         try:
-            sight = ModelSight.from_mapping(json.loads(request.sight))
+            profile = ModelProfile.from_mapping(json.loads(request.sight))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidInputError(
-                f"that is no sight of a model: {error}", fix="use this version's worker"
+                f"that is no profile of a model: {error}", fix="use this version's worker"
             ) from None
-        if not self.sight.done():
-            self.sight.set_result(sight)
+        if not self.profile.done():
+            self.profile.set_result(profile)
         return pb.DescribeSightResponse()
 
     async def _not_yet(self, request: object, caller: Claims) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest, newness
 from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 from elasticdl_core.task import TaskId
 
 
 @dataclass(frozen=True)
-class Wishes:
+class DesiredState:
     """The wanted state of a job.
 
     Attributes:
@@ -27,7 +27,7 @@ class Wishes:
     refused: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def from_answer(cls, answer: Mapping[str, Any]) -> Wishes:
+    def from_answer(cls, answer: Mapping[str, Any]) -> DesiredState:
         """Reads the answer to a lease or a heartbeat."""
         return cls(str(answer["desired"]), int(answer["target_workers"]), answer.get("refused") or {})
 
@@ -40,7 +40,7 @@ class JobLease:
         epoch: the master's epoch.
         spec: what the user asked for.
         state: where the job stands.
-        wishes: what is wanted of it.
+        desired_state: what is wanted of it.
         plan: the durable plan, if an earlier master completed it.
         done: durable done-marks.
         accounts: what became of the records of some of them, by task.
@@ -55,7 +55,7 @@ class JobLease:
     epoch: int
     spec: JobSpec
     state: JobState
-    wishes: Wishes
+    desired_state: DesiredState
     plan: Mapping[str, Any] | None = None
     done: Sequence[TaskId] = ()
     accounts: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class JobLease:
     evaluations: int = 0
     evaluated_epochs: frozenset[int] = frozenset()
     measured: Mapping[str, Any] = field(default_factory=dict)
-    reach: Reach | None = None
+    reach: PathPolicy | None = None
     strategy: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -75,7 +75,7 @@ class JobLease:
             epoch=int(answer["epoch"]),
             spec=JobSpec.from_mapping(answer["spec"]),
             state=JobState(answer["state"]),
-            wishes=Wishes.from_answer(answer),
+            desired_state=DesiredState.from_answer(answer),
             plan=ledger.get("plan"),
             done=[TaskId.parse(text) for text in ledger.get("done") or ()],
             accounts=ledger.get("accounts") or {},
@@ -83,6 +83,6 @@ class JobLease:
             evaluations=max((int(one["number"]) for one in evaluations), default=0),
             evaluated_epochs=frozenset(int(one["training_epoch"]) for one in evaluations),
             measured=answer.get("measured") or {},
-            reach=Reach.from_mapping(answer["reach"]) if answer.get("reach") is not None else None,
+            reach=PathPolicy.from_mapping(answer["reach"]) if answer.get("reach") is not None else None,
             strategy=answer.get("strategy") or {},
         )

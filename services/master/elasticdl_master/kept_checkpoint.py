@@ -13,11 +13,11 @@ from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import DataError, InvalidInputError
-from elasticdl_core.places import Reach, is_url, join_place
+from elasticdl_core.path_policy import PathPolicy, is_url, join_place
 from elasticdl_master.copied_files import copy_verified
 from elasticdl_runtime.checkpoint_directory import commit_manifest
 from elasticdl_runtime.object_store import ObjectStore
-from elasticdl_runtime.places import require_place
+from elasticdl_runtime.path_checks import require_place
 from elasticdl_runtime.safe_files import read_regular
 from elasticdl_runtime.stored_checkpoints import MANIFEST, MAX_MANIFEST_BYTES, find_checkpoint, read_manifest
 from elasticdl_runtime.tree_removal import remove_tree
@@ -28,7 +28,7 @@ _MOST_SLOTS = 3
 """Of any optimizer."""
 
 
-def find_kept(job_dir: Path, reach: Reach | None = None) -> Manifest | None:
+def find_kept(job_dir: Path, reach: PathPolicy | None = None) -> Manifest | None:
     """The checkpoint that the job keeps, or keeps in mind; None if neither yet.
 
     Args:

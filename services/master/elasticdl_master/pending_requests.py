@@ -25,7 +25,7 @@ class WorkerReply:
 
     Attributes:
         leases: what was leased to it.
-        leased: the tasks of these; none for the group, whose desk tells them.
+        leased: the tasks of these; none for the group, whose service tells them.
         directive: what it shall do if there are none.
         outcome: of its report; None if it made none.
     """

@@ -17,7 +17,7 @@ from elasticdl.data import columns_of, files
 from elasticdl_core.checkpoint_manifest import Provenance
 from elasticdl_core.errors import ElasticDLError, FencedError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec, JobState
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 from elasticdl_core.ports.launcher import Launcher, Role
 from elasticdl_core.series import SeriesRecorder
 from elasticdl_master.api import ApiClient
@@ -25,20 +25,22 @@ from elasticdl_master.artifacts import locate
 from elasticdl_master.checkpointing import ServerOperations
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_control import GroupControl
-from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.group_service import GroupService
 from elasticdl_master.handed_in_shares import HandedInShares
 from elasticdl_master.heartbeats import Heartbeats
-from elasticdl_master.job_lease import Wishes
+from elasticdl_master.job_lease import DesiredState
 from elasticdl_master.kept_checkpoint import remove_kept
 from elasticdl_master.listing import list_shards, open_readers
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.patience import PatientCalls
+from elasticdl_master.pending_posts import PendingPosts, Post
 from elasticdl_master.processes import Processes
 from elasticdl_master.queue.port import TaskQueue
+from elasticdl_master.read_only_holder import ReadOnlyHolder
 from elasticdl_master.servicer import MasterServicer
 from elasticdl_master.settings import MasterSettings, OwnToken
-from elasticdl_master.startup import FoundCode, Startup
+from elasticdl_master.startup import ResolvedCode, Startup
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.limits import Limits
@@ -48,8 +50,6 @@ from elasticdl_master.state.numbers import numbers_of
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.status import status_of
 from elasticdl_master.strategy import StrategyChooser
-from elasticdl_master.unposted import Post, Unposted
-from elasticdl_master.workers_alone import WorkersAlone
 from elasticdl_proto.v1 import master_pb2
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory
 from elasticdl_runtime.failpoints import failpoint
@@ -166,20 +166,22 @@ class JobRunner:
         failpoint("master.after_strategy")
         code = await startup.keep_checkpoint(code, choice.applied_to(lease.spec))
         contents = await self._patience.until_works("the task queue", queue.load, "queue")
-        unposted = Unposted(await self._patience.until_works("the task queue", queue.kept, "queue"), time.time)
+        pending_posts = PendingPosts(
+            await self._patience.until_works("the task queue", queue.kept, "queue"), time.time
+        )
         failpoint("master.after_queue_load")
         processes = await self._patience.until_works("the launcher", self._processes.present, "launcher")
-        setup = startup.setup(lease, code, contents, processes, choice).with_published(unposted.evaluations())
-        await self._serve(stack, setup, queue, code, lease.reach, unposted)
+        setup = startup.setup(lease, code, contents, processes, choice).with_published(pending_posts.evaluations())
+        await self._serve(stack, setup, queue, code, lease.reach, pending_posts)
 
     async def _serve(
         self,
         stack: contextlib.AsyncExitStack,
         setup: Setup,
         queue: TaskQueue,
-        code: FoundCode,
-        reach: Reach | None,
-        unposted: Unposted,
+        code: ResolvedCode,
+        reach: PathPolicy | None,
+        pending_posts: PendingPosts,
     ) -> None:
         settings, spec = self._settings, setup.spec
         limits = self._limits or Limits(recovery_s=settings.recovery_s, stuck_s=float(spec.progress_timeout_s))
@@ -191,20 +193,20 @@ class JobRunner:
         if not spec.checkpoint_dir:
             await asyncio.to_thread(checkpoints.sweep, {str(m["directory"]) for m in setup.manifests})
         self._dispatcher = TaskDispatcher(
-            machine, queue, self._pass_on, time.monotonic, self._fence, unposted, self._post
+            machine, queue, self._pass_on, time.monotonic, self._fence, pending_posts, self._post
         )
         self._outbox.posted = self._dispatcher.posted
-        for post in unposted.left():  # before anything that this master decides
+        for post in pending_posts.left():  # before anything that this master decides
             self._post(post)
         stack.push_async_callback(self._dispatcher.close, _LAST_CHANGES_S)
-        desk = GroupDesk(self._dispatcher) if spec.by_group else None
-        if desk is not None:
+        group_service = GroupService(self._dispatcher) if spec.by_group else None
+        if group_service is not None:
             # The agent makes this folder for workers that may write in folders of their own only.
             work = settings.job_dir / "work"
             confined = work.is_dir() and not spec.checkpoint_dir
             handed_in = HandedInShares(work) if confined else None
-            self._members = GroupControl(machine, desk, self._tell, settings.job_id, handed_in)
-        control = self._members or (ServerControl(addresses, self._token) if servers else WorkersAlone(machine))
+            self._members = GroupControl(machine, group_service, self._tell, settings.job_id, handed_in)
+        control = self._members or (ServerControl(addresses, self._token) if servers else ReadOnlyHolder(machine))
         stack.push_async_callback(control.close)
         self._servers = ServerOperations(
             machine,
@@ -221,7 +223,7 @@ class JobRunner:
             str(code.zoo),
             str(settings.job_dir),
             addresses,
-            desk,
+            group_service,
         )
         server = make_server(master_pb2.DESCRIPTOR.services_by_name["Master"], servicer, servicer.authenticate)
         await self._dispatcher.tell(ev.Started())
@@ -244,8 +246,8 @@ class JobRunner:
         self._spawn("clock", self._clock())
         self._spawn("reaper", self._reaper())
         self._spawn("queue repair", self._repairs())
-        if desk is not None and self._members is not None:
-            self._spawn("group", desk.watch())
+        if group_service is not None and self._members is not None:
+            self._spawn("group", group_service.watch())
             self._spawn("life of the group", self._members.run())
 
     def _provenance(self, spec: JobSpec) -> Provenance:
@@ -262,7 +264,7 @@ class JobRunner:
         while True:
             machine = self.machine
             try:
-                wishes = await self._report(machine)
+                desired_state = await self._report(machine)
             except UnavailableError as error:
                 if not self._api_trouble:
                     _log.warning("the api is away", error=error.message)
@@ -273,12 +275,12 @@ class JobRunner:
                 _log.error("the api refused a heartbeat", error=error.message)
             else:
                 self._api_trouble = ""
-                self._is_wanted = wishes.desired == "run"
+                self._is_wanted = desired_state.desired == "run"
                 if machine is not None:
-                    await self._dispatcher.tell(ev.Directed(wishes.desired, wishes.target_workers))
+                    await self._dispatcher.tell(ev.Directed(desired_state.desired, desired_state.target_workers))
             await asyncio.sleep(_HEARTBEAT_S)
 
-    async def _report(self, machine: JobMachine | None, *, last: bool = False) -> Wishes:
+    async def _report(self, machine: JobMachine | None, *, last: bool = False) -> DesiredState:
         """Sends a heartbeat with all that is to be told; what did not get through is told again.
 
         Args:
@@ -291,11 +293,11 @@ class JobRunner:
             return await self._api.heartbeat(begins, [])
         status = status_of(machine, self._trouble())
         target = machine.supervisor.target
-        meters.show_all("job", partial(meters_of, status, target, machine.troubles.contradictions))
+        meters.show_all("job", partial(meters_of, status, target, machine.conditions.contradictions))
         self._recorder.record(time.time(), numbers_of(status, machine.supervisor.target))
         (losses, numbers), rows = self._outbox.take_losses(), self._recorder.take(everything=last)
         try:
-            wishes = await self._beats.send(status, losses, rows)
+            desired_state = await self._beats.send(status, losses, rows)
         except ElasticDLError:
             self._outbox.give_back_losses(losses, numbers)
             whole = tuple(row for row in rows if not row.tier and not last)
@@ -304,7 +306,7 @@ class JobRunner:
                 self._post(await self._dispatcher.keep(do.PostSeries(whole)))
             raise
         await self._outbox.note_posted(numbers)
-        return wishes
+        return desired_state
 
     def _trouble(self) -> str:
         if self._api_trouble:

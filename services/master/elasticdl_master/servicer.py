@@ -20,7 +20,7 @@ from elasticdl_core.skips import Skips
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberCall, Share
-from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.group_service import GroupService
 from elasticdl_master.json_forms import check_result, read_description
 from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.queue.port import Outcome
@@ -72,7 +72,7 @@ class MasterServicer:
         model_zoo: directory of the model code.
         job_dir: directory of the job's files.
         servers: addresses of the PS.
-        desk: where the members of a group meet; None if the job has PS.
+        group_service: answers the members of a group; None if the job has PS.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MasterServicer:
         model_zoo: str,
         job_dir: str,
         servers: Sequence[str],
-        desk: GroupDesk | None = None,
+        group_service: GroupService | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._machine = dispatcher.machine
@@ -92,7 +92,7 @@ class MasterServicer:
         self._model_zoo = model_zoo
         self._job_dir = job_dir
         self._servers = list(servers)
-        self._desk = desk
+        self._group_service = group_service
         self._group_secret = hmac.digest(secret.encode(), b"group", "sha256")
 
     def authenticate(self, token: str) -> Claims:
@@ -111,7 +111,7 @@ class MasterServicer:
         if caller.index == INSPECTOR:
             raise ConflictError("the strategy of the job is chosen", fix="leave")
         waited = 0.0
-        while self._desk is None and self._machine.recovery.restoring and not self._machine.lifecycle.ending:
+        while self._group_service is None and self._machine.recovery.restoring and not self._machine.lifecycle.ending:
             if waited >= _REGISTER_WAIT_S:
                 raise UnavailableError("the parameter servers are being restored", fix="it is tried again")
             await asyncio.sleep(_REGISTER_STEP_S)
@@ -177,7 +177,7 @@ class MasterServicer:
     async def Report(self, request: pb.ReportRequest, caller: Claims) -> pb.ReportResponse:
         """Takes the report of a done task, and leases others if they are asked for."""
         check_result(request.result)
-        if request.trace_trouble and not self._machine.troubles.traces:
+        if request.trace_trouble and not self._machine.conditions.traces:
             await self._dispatcher.tell(ev.TracesFailed(caller.owner, request.trace_trouble[:_MAX_TEXT]))
         answer = await self._dispatcher.report(
             TaskId.parse(request.task_id),
@@ -240,11 +240,11 @@ class MasterServicer:
 
     async def Meet(self, request: pb.MeetRequest, caller: Claims) -> pb.MeetResponse:
         """Hears how a member of the group is, and tells it what the group shall do."""
-        if self._desk is None:
+        if self._group_service is None:
             raise InvalidInputError("this job has no group", fix="its strategy is ParameterServerStrategy")
         if len(request.endpoint) > _MAX_ENDPOINT:
             raise InvalidInputError("that is no endpoint", fix=f"give at most {_MAX_ENDPOINT} bytes")
-        answer = await self._desk.meet(_member_call(request, caller.owner))
+        answer = await self._group_service.meet(_member_call(request, caller.owner))
         return pb.MeetResponse(
             revision=answer.revision,
             generation=answer.generation,

@@ -18,7 +18,7 @@ from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, FencedError
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.strategy import StrategyChoice
-from elasticdl_core.places import Reach, stores_written
+from elasticdl_core.path_policy import PathPolicy, stores_written
 from elasticdl_core.ports.launcher import ProcessStatus
 from elasticdl_master.api import ApiClient, JobHeldError
 from elasticdl_master.job_lease import JobLease
@@ -31,7 +31,7 @@ from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.setup import Setup
 from elasticdl_runtime.bundles import unpack_zoo, unpacked_zoo
 from elasticdl_runtime.object_store import try_out
-from elasticdl_runtime.places import require_place, require_reach
+from elasticdl_runtime.path_checks import require_place, require_reach
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
 
 _PAUSE_S = 1.0
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class FoundCode:
+class ResolvedCode:
     """The job's code, and the checkpoint that it starts from.
 
     Attributes:
@@ -86,7 +86,7 @@ class Startup:
                 _log.info("waiting for the job", reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
-    async def find_code(self, lease: JobLease) -> FoundCode:
+    async def find_code(self, lease: JobLease) -> ResolvedCode:
         """Fetches the code, and looks at the model module without running it.
 
         Places are judged by where links lead now, and stores are tried out when the job begins.
@@ -112,10 +112,10 @@ class Startup:
         except FencedError:
             raise
         except ElasticDLError as error:
-            return FoundCode(zoo, initial, error)
-        return FoundCode(zoo, initial, output=output, framework=framework)
+            return ResolvedCode(zoo, initial, error)
+        return ResolvedCode(zoo, initial, output=output, framework=framework)
 
-    async def keep_checkpoint(self, code: FoundCode, spec: JobSpec) -> FoundCode:
+    async def keep_checkpoint(self, code: ResolvedCode, spec: JobSpec) -> ResolvedCode:
         """Has the job keep the checkpoint that it begins with: a copy if each worker reads it, else which one it is.
 
         Args:
@@ -138,7 +138,7 @@ class Startup:
     def setup(
         self,
         lease: JobLease,
-        code: FoundCode,
+        code: ResolvedCode,
         contents: Contents | None,
         processes: Sequence[ProcessStatus],
         choice: StrategyChoice,
@@ -154,8 +154,8 @@ class Startup:
             spec=spec,
             epoch=lease.epoch,
             state=lease.state,
-            desired=lease.wishes.desired,
-            target_workers=lease.wishes.target_workers,
+            desired=lease.desired_state.desired,
+            target_workers=lease.desired_state.target_workers,
             plan=lease.plan,
             done=lease.done,
             accounts=lease.accounts,
@@ -171,7 +171,7 @@ class Startup:
             strategy=choice,
         )
 
-    def _find_initial(self, path: str, reach: Reach | None) -> Manifest:
+    def _find_initial(self, path: str, reach: PathPolicy | None) -> Manifest:
         return find_kept(self._settings.job_dir, reach) or find_checkpoint(path, reach)
 
     async def _ask_store(self, work: Callable[[], T]) -> T:

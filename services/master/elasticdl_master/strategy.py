@@ -14,7 +14,7 @@ from elasticdl_core.errors import ConflictError, ElasticDLError, InvalidInputErr
 from elasticdl_core.job import JobSpec, JobType
 from elasticdl_core.job.fields import PARAMETER_SERVERS
 from elasticdl_core.job.strategy import (
-    ModelSight,
+    ModelProfile,
     StrategyChoice,
     choose_by_checkpoint,
     choose_strategy,
@@ -28,7 +28,7 @@ from elasticdl_master.outbox import Outbox
 from elasticdl_master.patience import PatientCalls
 from elasticdl_master.processes import Processes
 from elasticdl_master.settings import MasterSettings
-from elasticdl_master.startup import FoundCode
+from elasticdl_master.startup import ResolvedCode
 
 _PATIENCE_S = 180.0
 _LOOK_S = 0.25
@@ -64,7 +64,7 @@ class StrategyChooser:
         self._processes = processes
         self._is_wanted = is_wanted
 
-    async def choose(self, lease: JobLease, code: FoundCode) -> StrategyChoice:
+    async def choose(self, lease: JobLease, code: ResolvedCode) -> StrategyChoice:
         """The strategy of the job: as it was asked for, as an earlier master chose, or by a look at the model."""
         spec = lease.spec
         settled = settled_strategy(spec)
@@ -79,16 +79,16 @@ class StrategyChooser:
         if spec.type is not JobType.TRAINING:
             choice = choose_by_checkpoint(spec, has_tables=code.initial is None or _has_tables(code.initial))
         else:
-            sight = _refused_at_sight(spec, code) or await self._inspect(lease, code)
-            if sight is None:
+            profile = _profile_of_refused(spec, code) or await self._inspect(lease, code)
+            if profile is None:
                 return StrategyChoice(PARAMETER_SERVERS, "the model was not looked at yet")
-            choice = choose_strategy(spec, sight)
+            choice = choose_strategy(spec, profile)
         durable = {"strategy": choice.to_mapping()}
         await self._patience.until_works("the api", lambda: self._api.heartbeat(durable, []), "api")
         self._outbox.add_event("strategy", f"{choice.chosen}: {choice.reason}", choice.to_mapping())
         return choice
 
-    async def _inspect(self, lease: JobLease, code: FoundCode) -> ModelSight | None:
+    async def _inspect(self, lease: JobLease, code: ResolvedCode) -> ModelProfile | None:
         """Has a worker look at the model; None if the job shall not run any more."""
         servicer = InspectionServicer(self._settings, lease.spec, str(code.zoo), lease.epoch)
         server = servicer.make_server()
@@ -100,27 +100,27 @@ class StrategyChooser:
             )
             return await self._watch(servicer, process)
         except (ConflictError, InvalidInputError) as error:
-            return ModelSight(fault=error.message)
+            return ModelProfile(fault=error.message)
         finally:
-            if process is not None and not servicer.sight.done():
+            if process is not None and not servicer.profile.done():
                 await self._processes.stop_inspector(process, _GRACE_S)
             await server.stop(_GRACE_S)
 
-    async def _watch(self, servicer: InspectionServicer, process: ProcessId) -> ModelSight | None:
+    async def _watch(self, servicer: InspectionServicer, process: ProcessId) -> ModelProfile | None:
         loop = asyncio.get_running_loop()
         end = loop.time() + _PATIENCE_S
-        while not servicer.sight.done():
+        while not servicer.profile.done():
             if not self._is_wanted():
                 return None
             state = await self._state_of(process)
             if state is ProcessState.PENDING:
                 end = loop.time() + _PATIENCE_S  # it waits for room, a node or an image
             if loop.time() > end:
-                return ModelSight(fault=f"the worker that looks at it takes more than {_PATIENCE_S:.0f} s")
-            if state is ProcessState.EXITED and not servicer.sight.done():
-                return ModelSight(fault="the worker that looked at it ended before it could say what it saw")
-            await asyncio.wait({servicer.sight}, timeout=_LOOK_S)
-        return servicer.sight.result()
+                return ModelProfile(fault=f"the worker that looks at it takes more than {_PATIENCE_S:.0f} s")
+            if state is ProcessState.EXITED and not servicer.profile.done():
+                return ModelProfile(fault="the worker that looked at it ended before it could say what it saw")
+            await asyncio.wait({servicer.profile}, timeout=_LOOK_S)
+        return servicer.profile.result()
 
     async def _state_of(self, process: ProcessId) -> ProcessState:
         try:
@@ -129,14 +129,14 @@ class StrategyChooser:
             return ProcessState.RUNNING  # as far as anybody knows
 
 
-def _refused_at_sight(spec: JobSpec, code: FoundCode) -> ModelSight | None:
+def _profile_of_refused(spec: JobSpec, code: ResolvedCode) -> ModelProfile | None:
     """The reason against a group that is known before anything is run."""
     try:
         resolve_framework(code.zoo, StrategyChoice.of_group(spec, "").applied_to(spec))
     except ElasticDLError as error:
-        return ModelSight(fault=error.message)
+        return ModelProfile(fault=error.message)
     if code.initial is not None and _has_tables(code.initial):
-        return ModelSight(refusal="the checkpoint that it starts from has embedding tables")
+        return ModelProfile(refusal="the checkpoint that it starts from has embedding tables")
     return None
 
 

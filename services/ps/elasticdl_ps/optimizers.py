@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, TableSpec
-from elasticdl_ps.families.family import Family, Params, StepOf
+from elasticdl_ps.families.family import Family, FamilyUpdate, Params
 from elasticdl_ps.families.keras import KERAS_FAMILIES
 from elasticdl_ps.families.torch import TORCH_FAMILIES
 
@@ -123,7 +123,7 @@ class Optimizer:
         """
         params = self._groups[group]
         rate = np.float32(learning_rates[group] if learning_rates else params["learning_rate"])
-        of = StepOf(params, self._layout, rate, step, decays)
+        of = FamilyUpdate(params, self._layout, rate, step, decays)
         given = np.array([scale * self.direction(group), rate, *self._family.numbers(of)], np.float32)
         numbers = np.zeros(NUMBERS, np.float32)
         numbers[: len(given)] = given

@@ -20,7 +20,7 @@ import structlog
 from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.meters import MeterKey
 from elasticdl_core.model import DenseSpec, TableSpec, UpdateMode
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 from elasticdl_core.ports.launcher import Role
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_ps import codec

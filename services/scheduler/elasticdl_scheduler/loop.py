@@ -16,7 +16,7 @@ from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.memory import collector_paused
 from elasticdl_scheduler.leadership import Leadership
-from elasticdl_scheduler.store import PRUNED_AT_ONCE, Pass, SchedulerStore
+from elasticdl_scheduler.store import PRUNED_AT_ONCE, SchedulerStore, SchedulingPass
 from elasticdl_scheduler.waiting import await_schema, first_of, listen
 
 CAPACITY_S = 5.0
@@ -168,7 +168,7 @@ class Scheduler:
         changes = await self._store.write(epoch, present, plan)
         seconds = time.monotonic() - started
         await self._store.report(
-            epoch, Pass(snapshot, capacity, self._policy.name, changes, seconds, self._interval_s)
+            epoch, SchedulingPass(snapshot, capacity, self._policy.name, changes, seconds, self._interval_s)
         )
         self._decided_on = capacity
         waits = (one.reason.code is ReasonCode.WAITING_FOR_DRAIN for one in plan.allocations.values())

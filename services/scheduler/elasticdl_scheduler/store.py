@@ -34,12 +34,12 @@ PRUNED_AT_ONCE = 2000
 OVERTAKEN_S = 60.0
 """Seconds after the time that a reason names, from which on it is told anew."""
 
-Apply: TypeAlias = Callable[[AsyncConnection, Mapping[str, Allocation], "Present"], Awaitable[set[str]]]
+Apply: TypeAlias = Callable[[AsyncConnection, Mapping[str, Allocation], "CurrentPlan"], Awaitable[set[str]]]
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Present:
+class CurrentPlan:
     """The plan that is in force now.
 
     Attributes:
@@ -58,7 +58,7 @@ class Present:
 
 
 @dataclass(frozen=True)
-class Pass:
+class SchedulingPass:
     """The result of one pass.
 
     Attributes:
@@ -101,7 +101,7 @@ class SchedulerStore:
         self._views: scheduling.Views = {}
         self._unread, self._unchanged = Items("reading jobs"), Items("changing jobs")
 
-    async def read(self, capacity: CapacityInfo) -> Present:
+    async def read(self, capacity: CapacityInfo) -> CurrentPlan:
         """Reads everything that a plan depends on, at one instant.
 
         Raises:
@@ -129,7 +129,7 @@ class SchedulerStore:
             now, rows, self._priors, capacity, quotas, refused.__setitem__, self._works, self._views
         )
         self._note(refused, rows)
-        return Present(
+        return CurrentPlan(
             snapshot,
             {row["id"]: JobState(row["state"]) for row in rows},
             {row["id"]: Desired(row["desired"]) for row in rows},
@@ -144,7 +144,7 @@ class SchedulerStore:
                 _log.warning("quotas_contradict", problem=problem)
         self._contradictions = found
 
-    async def write(self, epoch: int, present: Present, plan: Plan) -> int:
+    async def write(self, epoch: int, present: CurrentPlan, plan: Plan) -> int:
         """Puts a plan in force, in one transaction that only the holder of the epoch can commit.
 
         A job that cannot be changed is put off, and keeps no other from its change.
@@ -174,7 +174,7 @@ class SchedulerStore:
             return await self._write(epoch, present, plan, work, self._apply_alone)
 
     async def _write(
-        self, epoch: int, present: Present, plan: Plan, work: Mapping[str, Allocation], apply: Apply
+        self, epoch: int, present: CurrentPlan, plan: Plan, work: Mapping[str, Allocation], apply: Apply
     ) -> int:
         async with self._database.transaction() as connection:
             await self._leadership.require(connection, epoch)
@@ -195,7 +195,7 @@ class SchedulerStore:
                 self._unread.put_off(job_id, error)
 
     async def _apply_alone(
-        self, connection: AsyncConnection, work: Mapping[str, Allocation], present: Present
+        self, connection: AsyncConnection, work: Mapping[str, Allocation], present: CurrentPlan
     ) -> set[str]:
         """As ``_apply``, job by job; of one that cannot be changed nothing is changed, and it is put off."""
         changed: set[str] = set()
@@ -224,7 +224,7 @@ class SchedulerStore:
         }
         await connection.execute(insert(t.plans).values(row))
 
-    async def report(self, epoch: int, done: Pass) -> None:
+    async def report(self, epoch: int, done: SchedulingPass) -> None:
         """Records a pass, for those who ask how the scheduler is and what it decides with.
 
         Raises:
@@ -288,7 +288,7 @@ def _outdated(keep_days: float, keep_decisions: int) -> Select[tuple[int]]:
     return select(t.plans.c.id).where(outdated).order_by(t.plans.c.id).limit(PRUNED_AT_ONCE)
 
 
-async def _apply(connection: AsyncConnection, work: Mapping[str, Allocation], present: Present) -> set[str]:
+async def _apply(connection: AsyncConnection, work: Mapping[str, Allocation], present: CurrentPlan) -> set[str]:
     """Changes jobs, all in a few statements, which are guarded: owners may have changed theirs since the snapshot.
 
     Returns:
@@ -373,7 +373,7 @@ def _change(job_id: str, allocation: Allocation, before: int) -> dict[str, Any]:
     }
 
 
-def _differs(job_id: str, allocation: Allocation, present: Present) -> bool:
+def _differs(job_id: str, allocation: Allocation, present: CurrentPlan) -> bool:
     """Whether a decision has to be written; numbers in the text of its reason alone are not worth that."""
     if present.desired[job_id] is not Desired.RUN or not present.states[job_id].schedulable:
         return False

@@ -38,7 +38,7 @@ from elasticdl_core.job.fields import ALL_REDUCE
 from elasticdl_core.job.updates import updates_per_epoch, words_of_updates
 from elasticdl_core.job.ways import refuse_locally
 from elasticdl_core.json_numbers import to_json
-from elasticdl_core.places import is_url, join_place
+from elasticdl_core.path_policy import is_url, join_place
 from elasticdl_core.shuffling import RecordOrder, cut, joined_parts
 from elasticdl_core.skips import SkipReason, Skips, doublings, rests_left_out, words
 from elasticdl_core.task import Task, TaskId, TaskType
@@ -162,7 +162,7 @@ _Updates = Callable[[int], Iterator[Callable[[], None]]]
 
 
 @dataclass(frozen=True)
-class _Course:
+class _TrainingDriver:
     """The course of a local run's training.
 
     Attributes:
@@ -268,18 +268,18 @@ class _LocalRun:
             | said
         )
 
-    def _course(self) -> _Course:
+    def _course(self) -> _TrainingDriver:
         """The way to train: by whole minibatches, or in the parts that a group would cut them into."""
         spec = self._spec
         if spec.by_group and not spec.fuses and spec.microbatches_per_step > 1:
             group = LocalGroup(self._framework, spec, self._module)
             if spec.checkpoint_dir_for_init:
                 group.restore(spec.checkpoint_dir_for_init)
-            return _Course(group.reader, group, functools.partial(self._in_parts, group))
+            return _TrainingDriver(group.reader, group, functools.partial(self._in_parts, group))
         reader = self._reader(spec.training_data)
         source = self._source(reader, Mode.TRAINING)
         trainer = self._trainer(source)
-        return _Course(reader, trainer, functools.partial(self._as_a_whole, trainer, source))
+        return _TrainingDriver(reader, trainer, functools.partial(self._as_a_whole, trainer, source))
 
     def _tell_start(self, shards: Sequence[Shard], rule_of_rows: str) -> None:
         """Says how large updates are, how many an epoch has, and which rows of tables an update moves."""

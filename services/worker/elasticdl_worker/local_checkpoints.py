@@ -12,7 +12,7 @@ from elasticdl_core.best_evaluation import BEST, marked_best
 from elasticdl_core.checkpoint_manifest import BestMark, Manifest, ManifestFile, Provenance
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
-from elasticdl_core.places import join_place
+from elasticdl_core.path_policy import join_place
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_worker.group.state_files import CheckpointPart
 

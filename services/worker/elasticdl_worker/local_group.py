@@ -11,7 +11,7 @@ from elasticdl_core.group.steps import Step
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.strategy import choose_strategy, settled_strategy
 from elasticdl_core.task import Task
-from elasticdl_worker.group.alone import MadeUpdate, make_update
+from elasticdl_worker.group.alone import UpdateOutcome, make_update
 from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, read_state
 from elasticdl_worker.trainers.export_request import find_checkpoint, locate_checkpoint
@@ -77,7 +77,7 @@ class LocalGroup:
         """The rate of the latest update."""
         return self._replica.learning_rate()
 
-    def update(self, task: Task, step: Step) -> MadeUpdate:
+    def update(self, task: Task, step: Step) -> UpdateOutcome:
         """Makes an update of the records of a step."""
         return make_update(self._replica, task, step)
 

@@ -23,7 +23,7 @@ import structlog
 
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.job.strategy import ModelSight
+from elasticdl_core.job.strategy import ModelProfile
 from elasticdl_core.ports.launcher import Role
 from elasticdl_core.process_life import EXIT_UNREACHABLE
 from elasticdl_runtime.device_turns import told_grant
@@ -35,9 +35,9 @@ from elasticdl_runtime.telemetry import meters
 from elasticdl_runtime.telemetry.logs import configure_logs
 from elasticdl_runtime.tokens import certificate_name
 from elasticdl_worker import framework_environment
-from elasticdl_worker.collectives import LinkSecurity, Lobby, open_lobby
-from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.collectives import GroupListener, LinkSecurity, open_listener
 from elasticdl_worker.group.loop import MemberLoop, Membership
+from elasticdl_worker.group.master_session import MasterSession
 from elasticdl_worker.loop import ExitReason, TaskLoop
 from elasticdl_worker.master.client import MasterClient, Registration
 from elasticdl_worker.master.session import Session
@@ -128,18 +128,18 @@ async def _serve(settings: WorkerSettings, stop: asyncio.Event, start_up: Startu
         membership = None
         if registration.spec.by_group:
             keep_one_heap()  # of the training thread, which takes as much memory as all gradients in each step
-            lobby = _open_lobby(settings)
-            stack.callback(lobby.close)
-            attendance = Attendance(master, session, owner, lobby.endpoint, lobby.abort)
-            stack.push_async_callback(attendance.close)
-            membership = Membership(owner, lobby, attendance)
+            group_listener = _open_listener(settings)
+            stack.callback(group_listener.close)
+            master_session = MasterSession(master, session, owner, group_listener.endpoint, group_listener.abort)
+            stack.push_async_callback(master_session.close)
+            membership = Membership(owner, group_listener, master_session)
         return await _work(registration, session, parameters, membership, traces, index, stop, start_up)
 
 
-def _open_lobby(settings: WorkerSettings) -> Lobby:
-    """The lobby for members of this machine and, where this process has an address of its own, of others."""
+def _open_listener(settings: WorkerSettings) -> GroupListener:
+    """The listener for members of this machine and, where this process has an address of its own, of others."""
     if not settings.group_host:
-        return open_lobby(settings.sockets)
+        return open_listener(settings.sockets)
     file = RpcSettings.read().rpc_credentials
     if file is None:
         raise InvalidInputError(
@@ -147,25 +147,25 @@ def _open_lobby(settings: WorkerSettings) -> Lobby:
             fix=f"set {CREDENTIALS_VARIABLE}, or leave ELASTICDL_GROUP_HOST out",
         )
     name = certificate_name(settings.job_id, Role.WORKER, settings.index)
-    return open_lobby(settings.sockets, host=settings.group_host, security=LinkSecurity(file, name))
+    return open_listener(settings.sockets, host=settings.group_host, security=LinkSecurity(file, name))
 
 
 async def _inspect(master: MasterClient, registration: Registration) -> None:
     """Says what the model is like; in a thread, which nobody waits for once the process shall leave."""
-    sight: asyncio.Future[ModelSight] = asyncio.get_running_loop().create_future()
+    profile: asyncio.Future[ModelProfile] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
 
     def work() -> None:
         found = _look_at_model(registration)
-        loop.call_soon_threadsafe(lambda: None if sight.done() else sight.set_result(found))
+        loop.call_soon_threadsafe(lambda: None if profile.done() else profile.set_result(found))
 
     threading.Thread(target=work, name="inspection", daemon=True).start()
-    seen = await sight
+    seen = await profile
     _log.info("looked at the model", **dataclasses.asdict(seen))
     await master.describe_sight(dataclasses.asdict(seen))
 
 
-def _look_at_model(registration: Registration) -> ModelSight:
+def _look_at_model(registration: Registration) -> ModelProfile:
     from elasticdl_worker.trainers.choosing import load_framework
     from elasticdl_worker.trainers.inspection import inspect_model, sized_for_group
 
@@ -179,7 +179,7 @@ def _look_at_model(registration: Registration) -> ModelSight:
             return inspect_model(framework, spec, zoo)
     except BaseException as raised:
         error = raised if isinstance(raised, ElasticDLError) else classify(raised)[1]
-        return ModelSight(fault=error.message)
+        return ModelProfile(fault=error.message)
 
 
 async def _work(

@@ -17,7 +17,7 @@ _DUMPED_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _DUMPED_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{1,16})")
 _WAITS: Sequence[tuple[str, str, str]] = (
     ("elasticdl_worker/master/session.py", "lease_task", "waiting for a lease"),
-    ("elasticdl_worker/group/attendance.py", "", "waiting for the master's orders"),
+    ("elasticdl_worker/group/master_session.py", "", "waiting for the master's orders"),
     ("elasticdl_worker/collectives/", "", "allreduce"),
     ("elasticdl_worker/trainers/on_servers/trainer.py", "_finish_first", "push to PS"),
     ("elasticdl_worker/trainers/on_servers/trainer.py", "result", "push to PS"),

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ElasticDLError, PermissionDeniedError
-from elasticdl_core.places import Reach, is_url, join_place
+from elasticdl_core.path_policy import PathPolicy, is_url, join_place
 from elasticdl_runtime import durable
 from elasticdl_runtime.object_store import ObjectStore
-from elasticdl_runtime.places import require_place, require_reach
+from elasticdl_runtime.path_checks import require_place, require_reach
 from elasticdl_runtime.stored_checkpoints import MANIFEST
 from elasticdl_runtime.tree_removal import remove_tree
 
@@ -31,7 +31,7 @@ class CheckpointDirectory:
         reach: what the job may touch; None for everything.
     """
 
-    def __init__(self, root: str | Path, job_id: str, reach: Reach | None = None) -> None:
+    def __init__(self, root: str | Path, job_id: str, reach: PathPolicy | None = None) -> None:
         self.root = str(root).rstrip("/") if is_url(str(root)) else str(Path(root).absolute())
         self._job_id = job_id
         self._reach = reach

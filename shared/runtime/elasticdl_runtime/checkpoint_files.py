@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from elasticdl_core.errors import DataError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
-from elasticdl_core.places import is_url, join_place
+from elasticdl_core.path_policy import is_url, join_place
 from elasticdl_runtime import durable
 from elasticdl_runtime.convert.parameters import (
     dense_from_json,

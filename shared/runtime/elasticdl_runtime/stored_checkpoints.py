@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from elasticdl_core.checkpoint_manifest import Manifest, newness
 from elasticdl_core.errors import DataError
-from elasticdl_core.places import Reach, is_url, join_place
+from elasticdl_core.path_policy import PathPolicy, is_url, join_place
 from elasticdl_runtime.object_store import ObjectStore
-from elasticdl_runtime.places import require_place, require_reach
+from elasticdl_runtime.path_checks import require_place, require_reach
 from elasticdl_runtime.safe_files import read_regular
 
 MANIFEST = "manifest.json"
@@ -22,7 +22,7 @@ MAX_MANIFEST_BYTES = 256 << 20
 _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
-def find_checkpoint(path: str, reach: Reach | None = None) -> Manifest:
+def find_checkpoint(path: str, reach: PathPolicy | None = None) -> Manifest:
     """The manifest of a checkpoint directory, or of the one within a directory that was saved last.
 
     Args:

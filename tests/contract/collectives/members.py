@@ -21,7 +21,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job.fields import NCCL
 from elasticdl_worker.collectives import CollectiveError, GroupPlan
 from elasticdl_worker.collectives.endpoint import ON_DEVICE
-from elasticdl_worker.collectives.lobby import open_lobby
+from elasticdl_worker.collectives.group_listener import open_listener
 from elasticdl_worker.collectives.waiting import SilenceLimits
 
 SECRET = b"only for tests, and long enough."
@@ -48,16 +48,16 @@ class Member:
     """What one process is. Its methods are the commands."""
 
     def __init__(self, folder: str, host: str, limits: SilenceLimits) -> None:
-        self.lobby = open_lobby(Path(folder) if folder else None, host=host, patience=limits)
+        self.group_listener = open_listener(Path(folder) if folder else None, host=host, patience=limits)
         self.groups: dict[str, Any] = {}
         self.results: list[np.ndarray] = []
         self.helpers: list[threading.Thread] = []
 
     def endpoint(self) -> bytes:
-        return self.lobby.endpoint
+        return self.group_listener.endpoint
 
     def form(self, plan: GroupPlan, rank: int, timeout_s: float = 20.0) -> str:
-        group = self.lobby.form(plan, rank, timeout_s=timeout_s)
+        group = self.group_listener.form(plan, rank, timeout_s=timeout_s)
         self.groups[plan.channel] = group
         return group.adapter
 
@@ -220,7 +220,7 @@ class Member:
         thread = threading.Thread(target=self._abort_when_forming)
         thread.start()
         try:
-            self.lobby.form(plan, rank, timeout_s=DEADLINE_S)
+            self.group_listener.form(plan, rank, timeout_s=DEADLINE_S)
         except CollectiveError as error:
             return type(error).__name__
         finally:
@@ -228,9 +228,9 @@ class Member:
         return ""
 
     def _abort_when_forming(self) -> None:
-        while not self.lobby._forming:
+        while not self.group_listener._forming:
             threading.Event().wait(0.001)
-        self.lobby.abort("the test says so")
+        self.group_listener.abort("the test says so")
 
     def keep_a_child(self) -> int:
         """Forks a child that outlives this member, as a user's reader of data may; returns its pid."""
@@ -270,7 +270,7 @@ class Member:
         return not any(g._mesh._thread is thread for g in live)
 
     def close(self) -> None:
-        self.lobby.close()
+        self.group_listener.close()
 
 
 def on_device(adapter: str, values: np.ndarray) -> Any:

@@ -24,13 +24,13 @@ from elasticdl_worker.collectives import (
     GroupPlan,
     MemberLostError,
     SilenceLimits,
-    open_lobby,
+    open_listener,
     operations,
     tree,
 )
 from elasticdl_worker.collectives.endpoint import MemberEndpoint, choose_adapter
+from elasticdl_worker.collectives.group_listener import MemberListener
 from elasticdl_worker.collectives.links import Kind
-from elasticdl_worker.collectives.lobby import MemberLobby
 from elasticdl_worker.collectives.security import LinkSecurity
 from tests.contract.collectives.members import DEADLINE_S, on_device
 from tests.fakes.frameworks import NEEDS_TORCH
@@ -50,11 +50,11 @@ def security_by(authority: trustme.CA, folder: Path, name: str, trusted: trustme
 
 
 @contextlib.contextmanager
-def lobbies(*securities: LinkSecurity | None, **settings: Any) -> Iterator[list[MemberLobby]]:
+def lobbies(*securities: LinkSecurity | None, **settings: Any) -> Iterator[list[MemberListener]]:
     with contextlib.ExitStack() as stack:
         made = []
         for security in securities:
-            made.append(open_lobby(None, host=HOST, security=security, **settings))
+            made.append(open_listener(None, host=HOST, security=security, **settings))
             stack.callback(made[-1].close)
         yield made
 
@@ -73,7 +73,7 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def form(
-    members: Sequence[MemberLobby],
+    members: Sequence[MemberListener],
     views: Sequence[Sequence[bytes]] | None = None,
     timeout_s: float = 20.0,
     adapter: str = "auto",
@@ -153,14 +153,14 @@ def test_another_process_of_the_cluster_is_not_taken_for_the_member(tmp_path: Pa
 
 def test_credentials_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be used"):
-        open_lobby(None, host=HOST, security=LinkSecurity(tmp_path / "missing.pem", "worker-0.job"))
+        open_listener(None, host=HOST, security=LinkSecurity(tmp_path / "missing.pem", "worker-0.job"))
 
 
 def test_without_tls_nothing_listens_beyond_loopback() -> None:
     with pytest.raises(InvalidInputError, match="without TLS"):
-        open_lobby(None, host="192.0.2.1")
+        open_listener(None, host="192.0.2.1")
     with pytest.raises(InvalidInputError, match="cannot be reached"):
-        open_lobby(None)
+        open_listener(None)
 
 
 @pytest.mark.parametrize("adapter", ["auto", pytest.param("gloo_tensors", marks=NEEDS_TORCH)])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from elasticdl_core.errors import ElasticDLError
-from elasticdl_worker.collectives import GroupPlan, open_lobby
+from elasticdl_worker.collectives import GroupPlan, open_listener
 from tests.contract.collectives.members import DEADLINE_S, SECRET, Crew, crew_of, each, on_device
 from tests.fakes.frameworks import NEEDS_TORCH, count_cuda_devices
 
@@ -122,10 +122,10 @@ def form_as_if_on(devices: Sequence[str], monkeypatch: pytest.MonkeyPatch, folde
         tensors, "join_nccl", lambda mesh, store, device: tensors.join_gloo(mesh, store, "127.0.0.1", DEADLINE_S)
     )
     with contextlib.ExitStack() as stack:
-        lobbies = [open_lobby(folder) for _ in devices]
-        for lobby in lobbies:
-            stack.callback(lobby.close)
-        plan = GroupPlan(1, [lobby.endpoint for lobby in lobbies], SECRET, adapter="nccl")
+        lobbies = [open_listener(folder) for _ in devices]
+        for group_listener in lobbies:
+            stack.callback(group_listener.close)
+        plan = GroupPlan(1, [group_listener.endpoint for group_listener in lobbies], SECRET, adapter="nccl")
 
         def form_and_sum(rank: int) -> Any:
             try:

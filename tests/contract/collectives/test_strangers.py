@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from elasticdl_worker.collectives import GroupPlan, handshake, lobby
+from elasticdl_worker.collectives import GroupPlan, group_listener, handshake
+from elasticdl_worker.collectives.group_listener import MemberListener, open_listener
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
-from elasticdl_worker.collectives.lobby import MemberLobby, open_lobby
 
 pytestmark = pytest.mark.contract
 GREETING = {
@@ -62,21 +62,21 @@ def test_what_is_no_greeting_is_refused(message: bytes) -> None:
 
 
 @pytest.fixture
-def lobbies() -> Iterator[list[MemberLobby]]:
+def lobbies() -> Iterator[list[MemberListener]]:
     with tempfile.TemporaryDirectory(prefix="edl-") as folder:
-        made = [open_lobby(Path(folder)) for _ in range(2)]
+        made = [open_listener(Path(folder)) for _ in range(2)]
         yield made
         for one in made:
             one.close()
 
 
-def knock(one: MemberLobby) -> socket.socket:
+def incoming(one: MemberListener) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(json.loads(one.endpoint)["unix"])
     return connection
 
 
-def form(lobbies: list[MemberLobby]) -> list[str]:
+def form(lobbies: list[MemberListener]) -> list[str]:
     """Forms a group of both; returns what became of each."""
     plan = GroupPlan(1, tuple(one.endpoint for one in lobbies), SECRET, "shared_memory")
     came: list[str] = ["", ""]
@@ -93,11 +93,11 @@ def form(lobbies: list[MemberLobby]) -> list[str]:
 
 
 def test_strangers_who_say_nothing_or_little_hold_up_nobody(
-    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+    lobbies: list[MemberListener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each had a second for each of its bytes, one after the other: more than the whole forming."""
-    monkeypatch.setattr(lobby, "STRANGER_S", FORMING_S / 2)
-    strangers = [knock(lobbies[0]) for _ in range(40)]
+    monkeypatch.setattr(group_listener, "STRANGER_S", FORMING_S / 2)
+    strangers = [incoming(lobbies[0]) for _ in range(40)]
     for number, one in enumerate(strangers):
         one.sendall(b"EDC1"[: number % 5])
     assert form(lobbies) == ["shared_memory", "shared_memory"]
@@ -106,12 +106,12 @@ def test_strangers_who_say_nothing_or_little_hold_up_nobody(
 
 
 def test_greetings_for_other_groups_are_kept_in_bounds(
-    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+    lobbies: list[MemberListener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lobby, "_KEPT", 8)
+    monkeypatch.setattr(group_listener, "_KEPT", 8)
     strangers = []
     for number in range(40):
-        strangers.append(knock(lobbies[0]))
+        strangers.append(incoming(lobbies[0]))
         hello = GREETING | {"channel": f"unknown {number}"}
         handshake.write_message(strangers[-1], json.dumps(hello).encode())
     assert form(lobbies) == ["shared_memory", "shared_memory"]
@@ -125,9 +125,9 @@ def test_greetings_for_other_groups_are_kept_in_bounds(
 
 
 def test_who_has_no_descriptor_free_for_a_while_takes_members_in_afterwards(
-    lobbies: list[MemberLobby], monkeypatch: pytest.MonkeyPatch
+    lobbies: list[MemberListener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lobby, "_CROWDED_S", 0.0)
+    monkeypatch.setattr(group_listener, "_CROWDED_S", 0.0)
 
     class Full(socket.socket):
         """Somebody waits at it, and no descriptor is free for him."""
@@ -136,7 +136,7 @@ def test_who_has_no_descriptor_free_for_a_while_takes_members_in_afterwards(
             raise OSError(errno.EMFILE, "too many open files")
 
     with Full(socket.AF_UNIX) as full:
-        for _ in range(2 * lobby._GREETING):
+        for _ in range(2 * group_listener._GREETING):
             lobbies[0].accept(full)
     assert form(lobbies) == ["shared_memory", "shared_memory"]
 

@@ -14,7 +14,7 @@ import pytest
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ConflictError, DataError, ElasticDLError, UnavailableError
 from elasticdl_core.model import DenseSpec, OptimizerSpec, UpdateMode
-from elasticdl_core.places import Reach, is_url, join_place
+from elasticdl_core.path_policy import PathPolicy, is_url, join_place
 from elasticdl_master.kept_checkpoint import keep
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.checkpoint_files import (
@@ -151,7 +151,7 @@ def test_a_manifest_that_follows_another_takes_its_place(place: str) -> None:
 
 def test_places_out_of_reach_are_refused(place: str) -> None:
     saved(place)
-    elsewhere = Reach((join_place(place, "mine"),), (join_place(place, "mine"),))
+    elsewhere = PathPolicy((join_place(place, "mine"),), (join_place(place, "mine"),))
     with pytest.raises(ElasticDLError, match="lies outside"):
         find_checkpoint(place, elsewhere)
     with pytest.raises(OSError, match="lies outside"):

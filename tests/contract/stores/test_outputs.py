@@ -12,7 +12,7 @@ from elasticdl_api.files.access import zip_pieces
 from elasticdl_api.places.digests import ArtifactChangedError
 from elasticdl_api.places.stored_artifacts import StoredArtifact
 from elasticdl_core.errors import NotFoundError
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 from elasticdl_runtime.object_store import ObjectStore
 from elasticdl_worker.trainers.output_files import OutputFile, delivered, describe_folder, output_folder
 from tests.contract.stores.test_checkpoints import names_in

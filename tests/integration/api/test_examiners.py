@@ -16,7 +16,7 @@ import pytest
 
 from elasticdl.model_check import MAX_SOURCE_BYTES
 from elasticdl_api.examination.examiners import ExaminationLimits, Examiners
-from elasticdl_api.examination.turns import Turns
+from elasticdl_api.examination.fair_queue import FairQueue
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_runtime.bundles import digest_of
@@ -234,7 +234,7 @@ async def test_many_zips_of_one_namespace_do_not_delay_anothers(tmp_path: Path) 
 
 
 def test_owners_have_turns_in_a_circle() -> None:
-    turns: Turns[int] = Turns()
+    turns: FairQueue[int] = FairQueue()
     for owner, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)):
         turns.add(owner, item)
     assert (len(turns), turns.count("a"), turns.count("d")) == (6, 3, 0)

@@ -59,12 +59,12 @@ async def test_nobody_looks_at_the_model_of_a_job_that_says_how_it_is_trained(ma
 
 async def test_the_choice_is_made_once_whatever_becomes_of_masters_and_workers(make_job: MakeJob) -> None:
     job = await make_job(**AUTO, minibatch_size=64)
-    job.processes.sight = SMALL
+    job.processes.profile = SMALL
     job.start_master()
     await job.api.pulse.until(lambda: strategy(job).get("records_per_update") == 64, 60.0)
     assert (strategy(job)["chosen"], strategy(job)["microbatches"]) == ("AllReduceStrategy", 4)
     await job.kill_master()
-    job.processes.sight = LARGE
+    job.processes.profile = LARGE
     job.api.spec["max_workers"] = 30
     job.start_master()
     await job.api.pulse.until(lambda: job.runners[-1].machine is not None, 60.0)
@@ -76,11 +76,11 @@ async def test_the_choice_is_made_once_whatever_becomes_of_masters_and_workers(m
 
 async def test_a_master_that_dies_before_the_choice_leaves_it_to_the_next(make_job: MakeJob) -> None:
     job = await make_job(**AUTO)
-    job.processes.sight = None
+    job.processes.profile = None
     job.start_master()
     await job.api.pulse.until(lambda: len(inspectors(job)) == 1, 60.0)
     await job.kill_master()
-    job.processes.sight = LARGE
+    job.processes.profile = LARGE
     job.start_master()
     assert await job.finish() == 0
     assert job.api.state is JobState.SUCCEEDED
@@ -89,7 +89,7 @@ async def test_a_master_that_dies_before_the_choice_leaves_it_to_the_next(make_j
 
 async def test_a_worker_that_dies_over_the_model_means_parameter_servers(make_job: MakeJob) -> None:
     job = await make_job(**AUTO)
-    job.processes.sight = None
+    job.processes.profile = None
     job.start_master()
     await job.api.pulse.until(lambda: inspectors(job)[0] in job.processes.workers if inspectors(job) else False, 60.0)
     job.processes.kill(inspectors(job)[0])
@@ -99,7 +99,7 @@ async def test_a_worker_that_dies_over_the_model_means_parameter_servers(make_jo
 
 async def test_a_cancelled_job_does_not_wait_for_the_choice(make_job: MakeJob) -> None:
     job = await make_job(**AUTO)
-    job.processes.sight = None
+    job.processes.profile = None
     job.start_master()
     await job.api.pulse.until(lambda: len(inspectors(job)) == 1, 60.0)
     job.api.state, job.api.desired = JobState.CANCELLING, "cancel"

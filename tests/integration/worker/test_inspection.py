@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
-from elasticdl_core.job.strategy import ModelSight
+from elasticdl_core.job.strategy import ModelProfile
 from elasticdl_worker.trainers.inspection import inspect_model, sized_for_group
 from elasticdl_worker.trainers.tensorflow.implementation import TensorFlowFramework
 from tests.integration.worker.small_jobs import make_job
@@ -52,7 +52,7 @@ class Tied(tf.keras.Model):
 FLOAT = 4
 
 
-def sight_of(directory: Path, *, module: str = MODEL, **params: Any) -> ModelSight:
+def profile_of(directory: Path, *, module: str = MODEL, **params: Any) -> ModelProfile:
     records = np.random.default_rng(5).normal(size=(24, 4)).round(4)
     made = make_job(directory, module, records, model_params=params)
     others = {"distribution_strategy": "auto", "embedding_threshold_bytes": default_of("embedding_threshold_bytes")}
@@ -63,23 +63,23 @@ def sight_of(directory: Path, *, module: str = MODEL, **params: Any) -> ModelSig
 @pytest.mark.parametrize(("rows", "tables"), [(0, 0), (50, 0), (1_000_000, 1)])
 def test_what_servers_would_hold_as_a_table_is_one(tmp_path: Path, rows: int, tables: int) -> None:
     inputs = 7 if rows else 3
-    sight = sight_of(tmp_path, rows=rows)
-    assert sight == ModelSight(FLOAT * (inputs * 4 + 4 + 4 + 1), FLOAT * rows * 4, tables)
-    assert sight_of(tmp_path, rows=rows) == sight, "each time the same"
+    profile = profile_of(tmp_path, rows=rows)
+    assert profile == ModelProfile(FLOAT * (inputs * 4 + 4 + 4 + 1), FLOAT * rows * 4, tables)
+    assert profile_of(tmp_path, rows=rows) == profile, "each time the same"
 
 
 def test_what_servers_cannot_train_is_told_apart(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, module=MODEL + TIED, rows=1_000_000, tied=True)
-    assert not sight.refusal
-    assert "its weights are used directly" in sight.unserved
-    inside = sight_of(tmp_path, rows=1_000_000, tied="in the graph")  # which keeps the whole matrix in the model
+    profile = profile_of(tmp_path, module=MODEL + TIED, rows=1_000_000, tied=True)
+    assert not profile.refusal
+    assert "its weights are used directly" in profile.unserved
+    inside = profile_of(tmp_path, rows=1_000_000, tied="in the graph")  # which keeps the whole matrix in the model
     assert (inside.tables, inside.unserved, inside.refusal) == (0, "", "")
 
 
 def test_an_embedding_without_a_bound_is_for_parameter_servers(tmp_path: Path) -> None:
-    assert "no bound on its ids" in sight_of(tmp_path, unbounded=True).refusal
+    assert "no bound on its ids" in profile_of(tmp_path, unbounded=True).refusal
 
 
 def test_what_the_module_raises_is_no_matter_of_the_choice(tmp_path: Path) -> None:
-    sight = sight_of(tmp_path, broken=True)
-    assert "broken by its author" in sight.fault and not sight.refusal, "parameter servers cannot train it either"
+    profile = profile_of(tmp_path, broken=True)
+    assert "broken by its author" in profile.fault and not profile.refusal, "parameter servers cannot train it either"

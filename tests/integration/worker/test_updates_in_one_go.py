@@ -13,7 +13,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
-from elasticdl_worker.group.replica import MicrobatchData, ReplicaState, UpdatesAlone, copied
+from elasticdl_worker.group.replica import AppliesWhileComputing, MicrobatchData, ReplicaState, copied
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.tensorflow.replica import replica as replicas
 from tests.integration.worker.small_jobs import make_job
@@ -120,7 +120,7 @@ def test_updates_alone_have_the_bits_of_updates_among_others(job: Any, model: st
     spec = job(model, optimizer, deterministic=False, **group)
     assert spec.fuses
     alone, among = replica_of(spec), replica_of(spec)
-    assert isinstance(alone, UpdatesAlone)
+    assert isinstance(alone, AppliesWhileComputing)
     for step in range(STEPS):
         # Others may come and go at any time.
         make_step(alone, spec, alone=step % 10 < 7)

@@ -29,7 +29,7 @@ from elasticdl_api.files import access as files
 from elasticdl_api.places.digests import ArtifactChangedError, unchanged_pieces
 from elasticdl_api.schemas import jobs as schemas
 from elasticdl_api.settings import ApiSettings
-from elasticdl_api.store.intents import Watched
+from elasticdl_api.store.intents import WatchedJob
 from elasticdl_api.store.ledger import completed_epochs
 from elasticdl_api.store.masters import LEASE_S
 from elasticdl_api.store.records import JobRecord
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.unit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def _watched(**changes: Any) -> Watched:
+def _watched(**changes: Any) -> WatchedJob:
     job_changes = {name: changes.pop(name) for name in ("state", "desired") if name in changes}
     job = {
         **dict.fromkeys((f.name for f in fields(JobRecord)), ""),
@@ -56,7 +56,7 @@ def _watched(**changes: Any) -> Watched:
         **job_changes,
     }
     values = {"lease_alive": True, "lease_incarnation": 2, "delivered": True, "outcome": "", "recent_failures": 0}
-    return Watched(job=JobRecord.of(job), **{**values, **changes})
+    return WatchedJob(job=JobRecord.of(job), **{**values, **changes})
 
 
 def _process(state: ProcessState = ProcessState.RUNNING, code: int | None = None) -> ProcessStatus:
@@ -99,7 +99,7 @@ SILENT = {"lease_alive": False}
         (_watched(state="CANCELLING"), None, 0, Action.CONCLUDE),
     ],
 )
-def test_judge(watched: Watched, process: ProcessStatus | None, wrong_s: float, action: Action) -> None:
+def test_judge(watched: WatchedJob, process: ProcessStatus | None, wrong_s: float, action: Action) -> None:
     verdict = judge(watched, process, wrong_s)
     assert verdict.action is action
     assert bool(verdict.reason) == (action is not Action.NOTHING)

@@ -14,7 +14,7 @@ from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.bounds import PARAMETERS, find_problems
 from elasticdl_core.job.rules import combination_problems, value_problems
-from elasticdl_core.places import check_places
+from elasticdl_core.path_policy import check_places
 
 pytestmark = pytest.mark.unit
 

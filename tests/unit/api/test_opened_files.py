@@ -10,7 +10,7 @@ import pytest
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -133,7 +133,7 @@ def test_an_absolute_path_is_refused_where_workers_do_not_have_it(tmp_path: Path
         UserCodeError, match=r"gone.txt', which is outside the model zoo and is not there where workers"
     ):
         _check(tmp_path, f"WORDS = open({str(missing)!r}).read()", workers_see=os.path.exists)
-    reach = Reach(read=(str(tmp_path / "model.py"), str(missing)))
+    reach = PathPolicy(read=(str(tmp_path / "model.py"), str(missing)))
     _check(tmp_path, f"WORDS = open({str(missing)!r}).read()", reach=reach)
     _check(tmp_path, "CORES = open('/proc/cpuinfo').read()", reach=reach)
     with pytest.raises(UserCodeError, match="outside what this job may read") as caught:

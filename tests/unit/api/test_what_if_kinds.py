@@ -7,7 +7,7 @@ import pytest
 from elasticdl_api.scheduling.cluster_view import ClusterView
 from elasticdl_api.scheduling.what_if import change_of
 from elasticdl_api.schemas.scheduling import HypotheticalJob, WhatIf
-from elasticdl_api.store.scheduling import Seen
+from elasticdl_api.store.scheduling import ObservedCluster
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import Capacity, JobView, Snapshot, policy_by_name
@@ -20,7 +20,7 @@ SPEEDS = {1: 100.0, 2: 180.0}
 def added(asked: HypotheticalJob) -> JobView:
     spec = JobSpec(model_def="digits.model", training_data="/data")
     known = {kind_of("default", spec.to_mapping()): SPEEDS}
-    seen = Seen(now=0.0, rows=[], past=[], work=[], latest=[], last=None, decision=None, namespaces=[])
+    seen = ObservedCluster(now=0.0, rows=[], past=[], work=[], latest=[], last=None, decision=None, namespaces=[])
     view = ClusterView(
         seen,
         Snapshot(now=0.0, jobs=(), capacity=Capacity.of_slots(4)),

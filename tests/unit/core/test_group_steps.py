@@ -9,18 +9,18 @@ import pytest
 
 from elasticdl_core.errors import SpecError
 from elasticdl_core.group.member import (
-    Book,
     Compute,
     Consult,
     DiffersError,
     FoundGroup,
     Gather,
+    GroupCommands,
     GroupMember,
-    GroupWishes,
     Receive,
+    ReplicaMetadata,
 )
 from elasticdl_core.group.rendezvous import Orders
-from elasticdl_core.group.steps import ComputePass, Entry, Step, StepCourse, deal
+from elasticdl_core.group.steps import ComputePass, HeldTask, Step, StepSchedule, deal
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import cut
@@ -29,8 +29,8 @@ from elasticdl_core.task import TaskId, TaskType
 pytestmark = pytest.mark.unit
 
 
-def _entry(index: int, start: int, end: int) -> Entry:
-    return Entry(f"1.{index}.x", TaskId(TaskType.TRAINING, 0, index, start, end))
+def _entry(index: int, start: int, end: int) -> HeldTask:
+    return HeldTask(f"1.{index}.x", TaskId(TaskType.TRAINING, 0, index, start, end))
 
 
 def test_microbatches_are_dealt_evenly_to_alike_members_and_sparingly_to_slow_ones() -> None:
@@ -40,13 +40,13 @@ def test_microbatches_are_dealt_evenly_to_alike_members_and_sparingly_to_slow_on
     assert deal(2, [0.1, 0.1, 0.1]) == (0, 1)
 
 
-def _next_step(course: StepCourse) -> Step | None:
+def _next_step(course: StepSchedule) -> Step | None:
     """The next step of a member that is alone."""
     return course.step_dealt(deal(course.microbatches, [0.0])) if course.entries else None
 
 
 def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
-    course = StepCourse(4, 8)
+    course = StepSchedule(4, 8)
     course.add([_entry(0, 0, 17), _entry(1, 5, 8)])
     seen: list[tuple[int, int, int]] = []
     while (step := _next_step(course)) is not None:
@@ -61,7 +61,7 @@ def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
 
 
 def test_the_steps_to_come_are_known_over_several_tasks() -> None:
-    course = StepCourse(4, 8)
+    course = StepSchedule(4, 8)
     course.add([_entry(0, 0, 17), _entry(1, 5, 8), _entry(2, 8, 30)])
     ahead: list[Step] = []
     step = _next_step(course)
@@ -77,7 +77,7 @@ def test_the_steps_to_come_are_known_over_several_tasks() -> None:
 
 
 def test_a_group_that_gives_up_says_how_far_it_got() -> None:
-    book = Book(StepCourse(4, 8))
+    book = ReplicaMetadata(StepSchedule(4, 8))
     book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])
     step = _next_step(book.course)
     assert step is not None
@@ -85,7 +85,7 @@ def test_a_group_that_gives_up_says_how_far_it_got() -> None:
     book.give_up()
     assert [(end.task.index, end.position) for end in book.ended.values()] == [(0, 8), (1, 16)]
     assert book.tally == {(0, 0): 8}
-    again = Book(StepCourse(4, 8))
+    again = ReplicaMetadata(StepSchedule(4, 8))
     again.adopt(book.to_json())
     assert again.to_json() == book.to_json()
 
@@ -125,7 +125,7 @@ def test_the_same_records_are_as_many_updates_by_any_strategy_and_number_of_work
     for strategy in ("AllReduceStrategy", "ParameterServerStrategy", "auto"):
         for workers in (1, 2, 3):
             spec = JobSpec.from_mapping({**GROUP, "distribution_strategy": strategy, "max_workers": workers})
-            course, updates = StepCourse(spec.microbatches_per_step, spec.minibatch_size), 0
+            course, updates = StepSchedule(spec.microbatches_per_step, spec.minibatch_size), 0
             for shard in cut([Shard("a", 0, 60 * 64 - 7)], spec.records_per_task):
                 course.add([_entry(0, shard.start, shard.end)])
                 while (step := _next_step(course)) is not None:
@@ -151,7 +151,7 @@ def test_an_update_that_cannot_be_cut_is_refused(given: dict[str, Any], words: s
 
 
 def test_a_member_computes_each_microbatch_or_all_of_them_in_one_pass() -> None:
-    course = StepCourse(4, 8)
+    course = StepSchedule(4, 8)
     course.add([_entry(0, 0, 7)])
     step = course.step_dealt((0, 0, 0, 2))
     assert step.passes(0, fused=False) == [ComputePass(0, 0, 2), ComputePass(1, 2, 4), ComputePass(2, 4, 6)]
@@ -207,7 +207,7 @@ def test_sums_on_devices_are_refused_where_nccl_cannot_make_them(fields: dict[st
     assert any(told in one.message for one in raised.value.problems)
 
 
-def _steps_of(member: GroupMember, orders: Orders, wishes: Iterator[GroupWishes]) -> list[Step]:
+def _steps_of(member: GroupMember, orders: Orders, commands: Iterator[GroupCommands]) -> list[Step]:
     """The steps that a member of rank 0 begins in a generation; a second member knows nothing and says nothing."""
     newcomer = {"holds": False, "steps": 0, "known": 0, "left": 0, "keeps": False}
     told = {"fed": 8, "rows": 8, "skips": [], "seconds": 0.1, "digest": ""}
@@ -226,7 +226,7 @@ def _steps_of(member: GroupMember, orders: Orders, wishes: Iterator[GroupWishes]
             case FoundGroup():
                 result = (0, {})
             case Consult():
-                result = next(wishes)
+                result = next(commands)
             case Compute(step):
                 steps.append(step)
                 result = told
@@ -236,28 +236,28 @@ def test_a_member_that_holds_the_model_knows_the_first_step_of_a_generation_befo
     member, entries = GroupMember("old", 4, 8), [_entry(0, 0, 16), _entry(1, 16, 32)]
     alone = Orders(1, ("old",), 0, is_over=False, regroup=False)
     assert member.first_step(alone) is None
-    wishes = [GroupWishes(entries), GroupWishes(regroup=True)]
-    assert len(_steps_of(member, alone, iter(wishes))) == 1
+    commands = [GroupCommands(entries), GroupCommands(regroup=True)]
+    assert len(_steps_of(member, alone, iter(commands))) == 1
     both = Orders(2, ("old", "new"), 1, is_over=False, regroup=False)
     known = member.first_step(both)
     assert known is not None
     assert known.dealt == (0, 0, 0, 0), "the state is on its way to the newcomer"
-    assert _steps_of(member, both, iter([GroupWishes(), GroupWishes(regroup=True)])) == [known]
+    assert _steps_of(member, both, iter([GroupCommands(), GroupCommands(regroup=True)])) == [known]
 
 
 def test_a_group_makes_no_update_past_the_version_at_which_an_evaluation_is_due() -> None:
     member, alone = GroupMember("old", 4, 8), Orders(1, ("old",), 0, is_over=False, regroup=False)
-    at_two, at_three = GroupWishes([_entry(0, 0, 64)], pause_at=2), GroupWishes(pause_at=3)
+    at_two, at_three = GroupCommands([_entry(0, 0, 64)], pause_at=2), GroupCommands(pause_at=3)
     # Two updates, twice a rest, one more, and a rest.
-    wishes = [at_two, at_two, at_two, at_two, at_three, at_three, GroupWishes(regroup=True, pause_at=3)]
-    assert [step.number for step in _steps_of(member, alone, iter(wishes))] == [1, 2, 3]
+    commands = [at_two, at_two, at_two, at_two, at_three, at_three, GroupCommands(regroup=True, pause_at=3)]
+    assert [step.number for step in _steps_of(member, alone, iter(commands))] == [1, 2, 3]
     assert member.book.version == 3
 
 
 def test_a_newcomer_does_not_hold_the_model_while_the_state_is_on_its_way() -> None:
     """The generation may end before its first step: what the newcomer has by then is no model."""
     member, both = GroupMember("new", 4, 8), Orders(2, ("old", "new"), 1, is_over=False, regroup=False)
-    course = StepCourse(4, 8)
+    course = StepSchedule(4, 8)
     course.add([_entry(0, 0, 16)])
     running = member.enter(both)
     gather = next(running)
@@ -265,7 +265,7 @@ def test_a_newcomer_does_not_hold_the_model_while_the_state_is_on_its_way() -> N
     old = {"holds": True, "steps": 3, "known": 1, "left": 1, "keeps": False}
     receive = running.send([old, gather.data])
     assert isinstance(receive, Receive) and (receive.source, receive.need) == (0, "stream")
-    running.send(Book(course, 3).to_json())
+    running.send(ReplicaMetadata(course, 3).to_json())
     running.close()
     member.finished = 2
     assert not member.holds_for(Orders(3, ("old", "new"), 2, is_over=False, regroup=False))
@@ -295,7 +295,7 @@ def test_who_differs_from_most_or_from_the_oldest_holds_the_model_no_more(
         while True:
             operation = running.send(result)
             if isinstance(operation, Consult):
-                result = GroupWishes()
+                result = GroupCommands()
             elif isinstance(operation, Compute):
                 result = {"fed": 2, "rows": 2, "skips": [], "seconds": 0.0, "digest": digests[rank]}
             elif "digest" in operation.data:

@@ -11,7 +11,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import ALL_REDUCE, OF_SERVERS, PARAMETER_SERVERS
 from elasticdl_core.job.strategy import (
-    ModelSight,
+    ModelProfile,
     StrategyChoice,
     choose_by_checkpoint,
     choose_strategy,
@@ -125,37 +125,37 @@ def test_options_of_servers_mean_servers_where_nothing_is_trained(
 
 
 @pytest.mark.parametrize(
-    ("sight", "chosen", "word"),
+    ("profile", "chosen", "word"),
     [
-        (ModelSight(refusal="it draws"), PARAMETER_SERVERS, "no group can train it: it draws"),
-        (ModelSight(fault="no PyTorch"), PARAMETER_SERVERS, "the model could not be looked at: no PyTorch"),
-        (ModelSight(7 * MEBIBYTE), ALL_REDUCE, "no embedding tables (7.3 MB of parameters)"),
-        (ModelSight(700 * MEBIBYTE), ALL_REDUCE, "no embedding tables"),
-        (ModelSight(70_000, 20_000), ALL_REDUCE, "0.0 MB of embeddings, each too small for a table"),
+        (ModelProfile(refusal="it draws"), PARAMETER_SERVERS, "no group can train it: it draws"),
+        (ModelProfile(fault="no PyTorch"), PARAMETER_SERVERS, "the model could not be looked at: no PyTorch"),
+        (ModelProfile(7 * MEBIBYTE), ALL_REDUCE, "no embedding tables (7.3 MB of parameters)"),
+        (ModelProfile(700 * MEBIBYTE), ALL_REDUCE, "no embedding tables"),
+        (ModelProfile(70_000, 20_000), ALL_REDUCE, "0.0 MB of embeddings, each too small for a table"),
         (
-            ModelSight(20_000, 170_000),
+            ModelProfile(20_000, 170_000),
             PARAMETER_SERVERS,
             "most of it is embeddings (0.2 MB, and 0.0 MB of parameters)",
         ),
-        (ModelSight(1000, 20_000, 1), PARAMETER_SERVERS, "it has 1 embedding table (0.0 MB of parameters"),
-        (ModelSight(1000, 64 * MEBIBYTE, 2), PARAMETER_SERVERS, "2 embedding tables"),
-        (ModelSight(0, 64 * MEBIBYTE, unserved="it is odd"), ALL_REDUCE, "servers cannot train it: it is odd"),
+        (ModelProfile(1000, 20_000, 1), PARAMETER_SERVERS, "it has 1 embedding table (0.0 MB of parameters"),
+        (ModelProfile(1000, 64 * MEBIBYTE, 2), PARAMETER_SERVERS, "2 embedding tables"),
+        (ModelProfile(0, 64 * MEBIBYTE, unserved="it is odd"), ALL_REDUCE, "servers cannot train it: it is odd"),
     ],
 )
-def test_the_model_says_which_one_suits_it(sight: ModelSight, chosen: str, word: str) -> None:
-    choice = choose_strategy(spec(max_workers=4), sight)
+def test_the_model_says_which_one_suits_it(profile: ModelProfile, chosen: str, word: str) -> None:
+    choice = choose_strategy(spec(max_workers=4), profile)
     assert choice.chosen == chosen
     assert word in choice.reason
 
 
 def test_nothing_that_a_clock_measures_is_looked_at() -> None:
-    assert {one.name for one in fields(ModelSight)} == {
+    assert {one.name for one in fields(ModelProfile)} == {
         *("dense_bytes", "embedding_bytes", "tables", "refusal", "unserved", "fault")
     }
 
 
 def test_a_choice_is_kept_with_its_microbatches_when_the_workers_change() -> None:
-    choice = choose_strategy(spec(), ModelSight(100, 0))
+    choice = choose_strategy(spec(), ModelProfile(100, 0))
     kept = StrategyChoice.from_mapping(choice.to_mapping())
     assert kept == choice
     applied = kept.applied_to(spec(max_workers=9))
@@ -164,12 +164,12 @@ def test_a_choice_is_kept_with_its_microbatches_when_the_workers_change() -> Non
 
 
 def test_a_sight_is_read_as_it_was_sent() -> None:
-    sight = ModelSight(3, 4, 1, "r", "u")
-    assert ModelSight.from_mapping(asdict(sight)) == sight
-    assert ModelSight.from_mapping({"tables": -1, "seconds": 3}) == ModelSight()
+    profile = ModelProfile(3, 4, 1, "r", "u")
+    assert ModelProfile.from_mapping(asdict(profile)) == profile
+    assert ModelProfile.from_mapping({"tables": -1, "seconds": 3}) == ModelProfile()
 
 
 def test_a_strange_sight_is_an_error() -> None:
     for strange in ({"dense_bytes": "many"}, {"embedding_bytes": None}, {"tables": []}):
         with pytest.raises((ValueError, TypeError)):
-            ModelSight.from_mapping(strange)
+            ModelProfile.from_mapping(strange)

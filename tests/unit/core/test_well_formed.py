@@ -8,7 +8,7 @@ import os
 import pytest
 
 from elasticdl_core.json_numbers import to_json
-from elasticdl_core.places import path_text
+from elasticdl_core.path_policy import path_text
 from elasticdl_core.well_formed import as_name, is_name, well_formed
 
 pytestmark = pytest.mark.unit

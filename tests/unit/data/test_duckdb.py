@@ -15,7 +15,7 @@ import pytest
 from elasticdl.data import create_data_reader, files
 from elasticdl.data.errors import DataError
 from elasticdl.data.inspection import inspect_data
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 
 pytestmark = pytest.mark.unit
 TABLES = """
@@ -118,7 +118,7 @@ def test_other_files_and_those_out_of_reach_are_refused(database: Path, tmp_path
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "link.db").symlink_to(database)
-    files.confine(Reach((str(mine),), ()))
+    files.confine(PathPolicy((str(mine),), ()))
     try:
         for origin in (url(database, "clicks"), f"duckdb://{mine}/link.db?table=clicks"):
             with pytest.raises(DataError, match="outside of what this namespace may use"):

@@ -13,7 +13,7 @@ import pytest
 from elasticdl.data import create_data_reader, files
 from elasticdl.data.errors import DataError
 from elasticdl.data.inspection import inspect_data
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -111,7 +111,7 @@ def test_other_files_and_those_out_of_reach_are_refused(database: Path, tmp_path
     mine.mkdir()
     (mine / "link.db").symlink_to(database)
     name = database.name.replace(" ", "%20")
-    files.confine(Reach((str(mine),), ()))
+    files.confine(PathPolicy((str(mine),), ()))
     try:
         for origin in (url(database, "clicks"), f"sqlite://{mine}/link.db?table=clicks",
                        f"sqlite://{mine}/%2e%2e/{name}?table=clicks"):  # fmt: skip

@@ -12,7 +12,7 @@ from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
-from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.group_service import GroupService
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.servicer import MasterServicer
@@ -55,8 +55,8 @@ class Master:
         self.dispatcher = TaskDispatcher(
             self.machine, queue, lambda instruction: self.posted.append(type(instruction).__name__), lambda: 0.0
         )
-        self.desk = GroupDesk(self.dispatcher) if by_group else None
-        self.servicer = MasterServicer(self.dispatcher, JOB, SECRET, "/zoo", "/job", ["ps"], self.desk)
+        self.group_service = GroupService(self.dispatcher) if by_group else None
+        self.servicer = MasterServicer(self.dispatcher, JOB, SECRET, "/zoo", "/job", ["ps"], self.group_service)
 
     async def start(self, *, registered: bool = True) -> None:
         tell = self.dispatcher.tell
@@ -71,12 +71,12 @@ class Master:
 
     async def found(self) -> None:
         """The group is formed, holds the model, and has tasks."""
-        assert self.desk is not None
+        assert self.group_service is not None
         await self.dispatcher.tell(ev.GroupAllowed())
         await self.servicer.Meet(pb.MeetRequest(endpoint=b"here"), WORKER)
         await self.servicer.Meet(pb.MeetRequest(endpoint=b"here", generation=1, holds=True), WORKER)
         await self.dispatcher.tell(ev.ServerSeen(0, 0, True, 0))
-        await self.desk.look()
+        await self.group_service.look()
 
     async def lease(self) -> pb.Task:
         (task,) = (await self.servicer.Lease(pb.LeaseRequest(max_tasks=1), WORKER)).tasks
@@ -96,7 +96,7 @@ class Master:
             "description": machine.gate.description,
             "failures": dict(machine.failures._failures),
             "notes": sorted(self.posted),
-            "acknowledged": self.desk is not None and self.desk.refused,
+            "acknowledged": self.group_service is not None and self.group_service.refused,
         }
 
 
@@ -126,7 +126,7 @@ async def _describe(master: Master) -> Called:
 
 
 @call("DescribeSight")
-async def _sight(master: Master) -> Called:
+async def _profile(master: Master) -> Called:
     await master.start()
     return lambda: master.servicer.DescribeSight(pb.DescribeSightRequest(), WORKER)
 

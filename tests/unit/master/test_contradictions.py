@@ -80,7 +80,7 @@ def test_a_contradiction_is_mended_told_and_counted(plant: Callable[[World], Non
         plant(world)
         run(world, lambda world: "queue_contradiction" in kinds(world), seconds=3.0)
         assert world.machine is not None
-        numbers = meters_of(status_of(world.machine), 2, world.machine.troubles.contradictions)
+        numbers = meters_of(status_of(world.machine), 2, world.machine.conditions.contradictions)
         assert numbers["elasticdl_job_queue_contradictions_total", ""] == 1
         run(world, ended, seconds=300.0)
         assert world.state is JobState.SUCCEEDED, world.detail

@@ -14,11 +14,11 @@ from elasticdl_core.process_life import EndCause, LifeStage
 from elasticdl_core.series import SeriesRow
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
+from elasticdl_master.pending_posts import PendingPosts, Post
 from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
-from elasticdl_master.unposted import Post, Unposted
 from tests import rotation
 from tests.fakes.broken_calls import FarQueue
 from tests.fakes.job_world import World, ended, run
@@ -193,9 +193,9 @@ LIFE = do.PostLife(Role.PS, 1, 2, LifeStage.ENDED, EndCause.CRASHED, -9, "signal
     ],
 )
 def test_a_post_is_read_as_it_was_kept(told: Any) -> None:
-    first = Unposted({}, lambda: 7.0)
+    first = PendingPosts({}, lambda: 7.0)
     post = first.add(told)
-    again = Unposted({post.number: post.to_text()}, lambda: 9.0)
+    again = PendingPosts({post.number: post.to_text()}, lambda: 9.0)
     assert again.left() == [Post(1, 7.0, told)]
     assert again.add(told).number == 2
     again.drop([1])
@@ -204,8 +204,8 @@ def test_a_post_is_read_as_it_was_kept(told: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"kind": "other", "at": 1, "data": {}}', '{"kind": "event", "data": 5}'])
 def test_a_post_of_another_version_is_left_out(text: str) -> None:
-    kept: Mapping[int, str] = {1: text, 4: Unposted({}, lambda: 7.0).add(LIFE).to_text()}
-    found = Unposted(kept, lambda: 7.0)
+    kept: Mapping[int, str] = {1: text, 4: PendingPosts({}, lambda: 7.0).add(LIFE).to_text()}
+    found = PendingPosts(kept, lambda: 7.0)
     assert [(post.number, post.what) for post in found.left()] == [(4, LIFE)]
     assert found.add(LIFE).number == 5
 

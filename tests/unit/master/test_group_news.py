@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from elasticdl_master import group_desk
+from elasticdl_master import group_service
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.accounts import RecordAccount
@@ -21,7 +21,7 @@ class Members:
     """Members that wait for their master's news."""
 
     def __init__(self, job: OneMember) -> None:
-        self.desk = job.desk
+        self.group_service = job.group_service
         self._seen: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._generation = {OWNER: job.generation}
@@ -33,7 +33,7 @@ class Members:
         finished, seen = self._finished.get(owner, 0), self._seen.get(owner, 0)
         holds = owner in self._holds
         call = MemberCall(owner, b"here", finished, generation, holds, leaving=False, seen=seen, report=report)
-        answer = await self.desk.meet(call)
+        answer = await self.group_service.meet(call)
         self._seen[owner] = answer.revision
         return answer
 
@@ -64,7 +64,7 @@ class Members:
 @pytest.fixture
 def members(monkeypatch: pytest.MonkeyPatch) -> Members:
     """A group of one whose master answers when there is news, and not before."""
-    monkeypatch.setattr(group_desk, "HOLD_S", 600.0)
+    monkeypatch.setattr(group_service, "HOLD_S", 600.0)
     job = OneMember()
     job.tell(ev.WorkerRegistered(1, 0))
     job.tell(ev.WorkerRegistered(2, 0))
@@ -96,8 +96,8 @@ async def test_that_somebody_waits_to_join_is_told_to_the_first_member_alone(mem
 async def test_what_comes_next_is_told_to_the_first_member_alone(members: Members) -> None:
     await grow(members)
     first, other = await members.wait(OWNER), await members.wait(OTHER)
-    members.desk.pin = 7
-    members.desk.refresh()
+    members.group_service.pin = 7
+    members.group_service.refresh()
     assert (await first).pin == 7
     await members.turns()
     assert not other.done()
@@ -105,7 +105,7 @@ async def test_what_comes_next_is_told_to_the_first_member_alone(members: Member
 
 
 async def test_that_the_end_of_a_task_was_heard_is_told_along_with_the_next_news(members: Members) -> None:
-    await members.desk.look()
+    await members.group_service.look()
     task, *others = (await members.say(OWNER, GroupReport(0, 0, 1, "", 0))).tasks
     await members.wait(OWNER)
     end = EndedTask(task.lease.task, task.lease.token, task.lease.task.end, RecordAccount(), 1)
@@ -114,8 +114,8 @@ async def test_that_the_end_of_a_task_was_heard_is_told_along_with_the_next_news
     )
     await members.turns()
     assert not told.done()
-    members.desk.pin = 7
-    members.desk.refresh()
+    members.group_service.pin = 7
+    members.group_service.refresh()
     assert list((await told).acknowledged) == [str(end.token)]
 
 
@@ -132,17 +132,17 @@ async def test_all_are_told_at_once_of_another_generation(members: Members) -> N
 
 async def test_tasks_are_given_at_once_to_who_says_what_it_has_and_to_nobody_else(members: Members) -> None:
     await grow(members)
-    await members.desk.look()
+    await members.group_service.look()
     first = await members.wait(OWNER)
-    members.desk.pin = 7
-    members.desk.refresh()
+    members.group_service.pin = 7
+    members.group_service.refresh()
     answer = await first
     assert answer.pin == 7
     assert answer.tasks == []
     answer = await members.say(OWNER, GroupReport(0, 0, 1, "", 0))
     assert len(answer.tasks) > 1
     last = answer.tasks[-2].lease.token
-    members.desk.pin = 8
-    members.desk.refresh()
+    members.group_service.pin = 8
+    members.group_service.refresh()
     answer = await members.say(OWNER, GroupReport(0, 0, 1, str(last), len(answer.tasks) - 1))
     assert len(answer.tasks) == 1

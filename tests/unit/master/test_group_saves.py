@@ -38,7 +38,7 @@ class SavingMember(OneMember):
         super().__init__(**changes)
         # A few tasks ahead, as a group has whose speed is not known.
         self.rate = 0.0
-        self.control = GroupControl(self.machine, self.desk, self.dispatcher.tell, JOB)
+        self.control = GroupControl(self.machine, self.group_service, self.dispatcher.tell, JOB)
 
     def train_some(self) -> None:
         """Goes on in the task in hand, to its end or not."""
@@ -74,7 +74,7 @@ class SavingMember(OneMember):
         """The oldest order is carried out; what the checkpoint says is compared with what was trained."""
         saving = asyncio.create_task(self.control.save("/checkpoints/one"))
         await asyncio.sleep(0)
-        assert self.desk.save is not None
+        assert self.group_service.save is not None
         last = str(self.held[-1].token) if self.held else self.last
         start = self.held[0].task.start if self.held else 0
         book = {
@@ -85,10 +85,10 @@ class SavingMember(OneMember):
             },
             "ended": [[str(one.token), str(one.task), one.position] for one in self.ended],
         }
-        share = Share(self.desk.save["order"], 0, 1, self.version, "share", 0, "", "{}", book, trouble)
+        share = Share(self.group_service.save["order"], 0, 1, self.version, "share", 0, "", "{}", book, trouble)
         truth = list(self.trained)
         call = MemberCall(OWNER, b"here", 0, self.generation, holds=True, leaving=False, shares=[share])
-        finish(self.desk.meet(call))
+        finish(self.group_service.meet(call))
         # What happens before the answer is looked at is not in the checkpoint.
         self.act()
         save = self.orders.pop(0)
@@ -118,7 +118,7 @@ class SavingMember(OneMember):
             case "speak":
                 self.speak()
             case "look":
-                finish(self.desk.look())
+                finish(self.group_service.look())
                 self.speak()
 
 
@@ -142,7 +142,7 @@ async def simulate(seed: int, *, gives_back: bool, **changes: Any) -> int:
     assert job.machine.epochs.trained
     while job.orders:
         await job.write()
-    assert not job.desk.noted, "nothing is kept for checkpoints that are over"
+    assert not job.group_service.noted, "nothing is kept for checkpoints that are over"
     return written
 
 
@@ -157,7 +157,7 @@ def test_what_a_group_gets_is_noted_for_no_checkpoint_when_none_was_ordered(tmp_
     job = OneMember(tasks=20)
     job.look()
     assert len(job.machine.workers.group_leases) > 4
-    assert not job.desk.noted
+    assert not job.group_service.noted
 
 
 def test_a_checkpoint_that_no_snapshot_can_describe_is_refused() -> None:
@@ -178,7 +178,7 @@ async def test_a_checkpoint_that_members_refuse_is_refused_with_their_advice() -
     restoring = asyncio.create_task(job.control.restore({"directory": "/checkpoints/one", "files": [], "version": 3}))
     await asyncio.sleep(0)
     call = MemberCall(OWNER, b"here", 0, job.generation, holds=False, leaving=False, refused="why", refused_fix="how")
-    meeting = asyncio.create_task(job.desk.meet(call))  # which is answered when there is news
+    meeting = asyncio.create_task(job.group_service.meet(call))  # which is answered when there is news
     try:
         with pytest.raises(DataError) as caught:
             await restoring

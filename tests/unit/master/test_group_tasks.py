@@ -15,7 +15,7 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
-from elasticdl_master.group_desk import GroupDesk
+from elasticdl_master.group_service import GroupService
 from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -86,7 +86,7 @@ class OneMember:
         )
         self.machine = JobMachine(setup)
         self.dispatcher = TaskDispatcher(self.machine, queue, self._carry_out, lambda: self.now)
-        self.desk = GroupDesk(self.dispatcher)
+        self.group_service = GroupService(self.dispatcher)
         self.tell(ev.Started())
         if self.plan is None:
             self.tell(ev.ShardsListed(TaskType.TRAINING, [Shard("a", 0, self.records)], last=True))
@@ -114,9 +114,9 @@ class OneMember:
         call = MemberCall(OWNER, b"here", self.finished, generation, holds, leaving=False, report=report)
         self.calls += 1
         if self.breaks is not None and self.breaks[0] == self.calls:
-            broken = break_off(self.desk.meet(call), self.breaks[1])
+            broken = break_off(self.group_service.meet(call), self.breaks[1])
             self.breaks = None if broken else (0, 0)
-        return finish(self.desk.meet(call))
+        return finish(self.group_service.meet(call))
 
     def speak(self) -> None:
         """Tells all that ended, and takes what there is to do."""
@@ -134,7 +134,7 @@ class OneMember:
         before = -1
         while before != len(self.machine.workers.group_leases):
             before = len(self.machine.workers.group_leases)
-            finish(self.desk.look())
+            finish(self.group_service.look())
             self.speak()
 
     def train(self, tasks: int) -> None:
@@ -243,11 +243,11 @@ def test_members_that_no_minibatch_is_left_for_are_told_of_once() -> None:
     job = OneMember(microbatches=1)
     for index in (1, 2):
         job.tell(ev.WorkerRegistered(index, 0))
-        finish(job.desk.meet(MemberCall(f"worker-{index}.0", b"here", 0, 0, False, leaving=False)))
+        finish(job.group_service.meet(MemberCall(f"worker-{index}.0", b"here", 0, 0, False, leaving=False)))
     job.finished = job.generation
-    finish(job.desk.meet(MemberCall(OWNER, b"here", job.finished, 0, True, leaving=False)))
+    finish(job.group_service.meet(MemberCall(OWNER, b"here", job.finished, 0, True, leaving=False)))
     assert len(job.machine.group.orders.members) == 3
-    finish(job.desk.look())
+    finish(job.group_service.look())
     spare = [message for kind, message in job.told if kind == "group" and "stand by" in message]
     assert spare == ["2 of 3 members only stand by, as an update is cut into 1 part (microbatches)"]
 

@@ -9,7 +9,7 @@ import pytest
 from elasticdl_core.errors import FencedError, InvalidInputError
 from elasticdl_core.series import NAME_CHARS, SeriesRecorder
 from elasticdl_master.heartbeats import Heartbeats
-from elasticdl_master.job_lease import Wishes
+from elasticdl_master.job_lease import DesiredState
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +22,7 @@ class Api:
         self.taken: dict[str, list[Any]] = {"status": [], "losses": [], "series": []}
         self.beats = 0
 
-    async def heartbeat(self, status: Any, losses: Any, series: Any = ()) -> Wishes:
+    async def heartbeat(self, status: Any, losses: Any, series: Any = ()) -> DesiredState:
         given = {"status": status, "losses": losses, "series": series}
         if "everything" in self.refuses:
             raise FencedError("a newer master took over")
@@ -31,7 +31,7 @@ class Api:
         self.beats += 1
         for kind, part in given.items():
             self.taken[kind] += [part] if part else []
-        return Wishes("cancel", 3, {"losses": ["one is bad"]} if given["losses"] == ["bad"] else {})
+        return DesiredState("cancel", 3, {"losses": ["one is bad"]} if given["losses"] == ["bad"] else {})
 
 
 class Events:
@@ -49,7 +49,7 @@ async def test_a_part_that_is_refused_is_left_out_and_said_once(kind: str) -> No
     api, events = Api(kind), Events()
     beats = Heartbeats(api, events)  # type: ignore[arg-type]  # all that is asked of them
     for _ in range(3):
-        assert await beats.send({"s": 1}, ["loss"], ["row"]) == Wishes("cancel", 3)  # type: ignore[list-item]
+        assert await beats.send({"s": 1}, ["loss"], ["row"]) == DesiredState("cancel", 3)  # type: ignore[list-item]
     assert [len(part) for name, part in api.taken.items() if name != kind] == [3, 3]
     assert not api.taken[kind]
     assert events.told == [f"report_refused {kind}: the api does not take some of the job's {kind}: no"]

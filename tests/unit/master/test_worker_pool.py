@@ -9,7 +9,7 @@ import pytest
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import Lease, LeaseToken, TaskId, TaskType
 from elasticdl_master.state.events import WorkerHeartbeat
-from elasticdl_master.state.failures import FailureBook
+from elasticdl_master.state.failures import FailureCounts
 from elasticdl_master.state.instructions import LaunchWorker, TerminateWorker
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.throughput import Throughput
@@ -210,7 +210,7 @@ class TestWorkers:
 
 class TestFailures:
     def test_three_failures_on_two_workers_condemn_a_task_whichever_part_it_was(self) -> None:
-        book = FailureBook(Limits())
+        book = FailureCounts(Limits())
         task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
         assert not book.user_failed(task, 0, alone=False)
         assert not book.user_failed(task.rest_from(45), 0, alone=False)
@@ -218,11 +218,11 @@ class TestFailures:
         assert book.user_failed(task, 1, alone=False)
 
     def test_the_only_worker_suffices(self) -> None:
-        book = FailureBook(Limits())
+        book = FailureCounts(Limits())
         task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
         assert [book.user_failed(task, 0, alone=True) for _ in range(3)] == [False, False, True]
 
     def test_failures_of_different_tasks_do_not_add_up(self) -> None:
-        book = FailureBook(Limits())
+        book = FailureCounts(Limits())
         tasks = [TaskId(TaskType.TRAINING, 1, index, 0, 10) for index in range(5)]
         assert not any(book.user_failed(task, index, alone=True) for index, task in enumerate(tasks))

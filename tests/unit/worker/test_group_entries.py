@@ -8,8 +8,8 @@ import pytest
 
 from elasticdl.data import fingerprints
 from elasticdl_core.errors import DataError
-from elasticdl_core.group.member import Book
-from elasticdl_core.group.steps import StepCourse
+from elasticdl_core.group.member import ReplicaMetadata
+from elasticdl_core.group.steps import StepSchedule
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
@@ -25,7 +25,7 @@ def lease(counter: int, index: int) -> LeasedTask:
     return LeasedTask(task, f"1.{counter}.{'0' * 16}")
 
 
-def follow(book: Book, tasks: list[LeasedTask], *, drop: bool = False) -> list[str]:
+def follow(book: ReplicaMetadata, tasks: list[LeasedTask], *, drop: bool = False) -> list[str]:
     """Takes an answer as the first member of a group does before a step."""
     fresh, void = take_news(tasks, book, drop=drop)
     if void:
@@ -34,7 +34,7 @@ def follow(book: Book, tasks: list[LeasedTask], *, drop: bool = False) -> list[s
     return [entry.token for entry in book.course.entries]
 
 
-def finish(book: Book) -> None:
+def finish(book: ReplicaMetadata) -> None:
     """The first task of the course is done."""
     course = book.course
     entry = course.count(course.step_dealt([0]))
@@ -42,7 +42,7 @@ def finish(book: Book) -> None:
 
 
 def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
-    book, tasks = Book(StepCourse(4, 40)), [lease(5, 0), lease(6, 1)]
+    book, tasks = ReplicaMetadata(StepSchedule(4, 40)), [lease(5, 0), lease(6, 1)]
     assert follow(book, tasks) == follow(book, tasks) == [one.token for one in tasks]
     finish(book)
     assert follow(book, tasks) == [tasks[1].token]
@@ -50,7 +50,7 @@ def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
 
 def test_what_came_with_the_word_that_others_are_void_is_not_void() -> None:
     """The leases of before a rollback are void, and the answer that says so is there before several steps."""
-    book = Book(StepCourse(4, 40))
+    book = ReplicaMetadata(StepSchedule(4, 40))
     follow(book, [lease(24, 4)])
     tasks = [lease(70, 1), lease(71, 2), lease(72, 3), lease(73, 4)]
     assert follow(book, tasks, drop=True) == [one.token for one in tasks]

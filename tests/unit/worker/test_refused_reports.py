@@ -17,8 +17,8 @@ from elasticdl_core.task import TaskType
 from elasticdl_master.json_forms import check_result
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.lifecycle import within
-from elasticdl_worker.group import attendance as attending
-from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.group import master_session as attending
+from elasticdl_worker.group.master_session import MasterSession
 from elasticdl_worker.master.client import MasterClient
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
@@ -93,13 +93,13 @@ async def test_a_member_that_is_not_heard_leaves(
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
     session = Session(client, heartbeat_s=0.0)
-    attendance = Attendance(client, session, "worker-0.0", b"here", lambda why: None)
-    attendance.start()
+    master_session = MasterSession(client, session, "worker-0.0", b"here", lambda why: None)
+    master_session.start()
     try:
         with pytest.raises(ElasticDLError, match="does not take what a member of the group says: that is no task"):
             await within(session.send_heartbeats(), 60)
     finally:
-        await attendance.close()
+        await master_session.close()
         await client.close()
         await master.stop()
     assert "that is no task" in master.failures[0].message

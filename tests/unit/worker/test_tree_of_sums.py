@@ -7,7 +7,14 @@ import pytest
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives.sums import OwnLeaves, SumShape
-from elasticdl_worker.collectives.tree import Array, StubAdder, StubLeaves, aligned, chunk_bounds, stubs_of
+from elasticdl_worker.collectives.tree import (
+    Array,
+    PartialSumAdder,
+    PartialSumLeaves,
+    aligned,
+    chunk_bounds,
+    partial_sums_of,
+)
 
 pytestmark = pytest.mark.unit
 LENGTH = 5
@@ -29,15 +36,15 @@ def test_the_bits_of_a_sum_are_those_of_the_documented_tree_whoever_adds(microba
     for members in (1, 2, 3):
         leaves = list((10.0 ** draw.integers(-6, 7, (microbatches, LENGTH))).astype(np.float32))
         owners = draw.integers(0, members, microbatches).tolist()
-        stubs, spare, parts = stubs_of(owners), list[Array](), []
-        for stub in stubs:
-            own = StubLeaves(stub, aligned(LENGTH, "float32"), spare)
-            for microbatch in draw.permutation(np.arange(stub.first, stub.end)).tolist():
+        partial_sums, spare, parts = partial_sums_of(owners), list[Array](), []
+        for partial_sum in partial_sums:
+            own = PartialSumLeaves(partial_sum, aligned(LENGTH, "float32"), spare)
+            for microbatch in draw.permutation(np.arange(partial_sum.first, partial_sum.end)).tolist():
                 np.copyto(own.leaf(microbatch), leaves[microbatch])
                 own.merge(microbatch)
             parts.append(own.whole)
         out = np.empty(LENGTH, np.float32)
-        StubAdder(stubs, "float32").add(parts, out)
+        PartialSumAdder(partial_sums, "float32").add(parts, out)
         assert out.tobytes() == by_hand(leaves).tobytes()
 
 

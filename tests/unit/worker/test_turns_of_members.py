@@ -11,7 +11,7 @@ import pytest
 
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.own_loop.exchange import NothingTrained, ScriptExchange
+from elasticdl_worker.own_loop.bridge import LoopBridge, NothingTrained
 from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
 from tests.fakes.shared_device import SharedDevice, shared_device
@@ -49,10 +49,10 @@ def test_a_turn_lasts_until_what_is_under_way_has_ended(tmp_path: Path) -> None:
 def test_a_script_is_updated_in_the_turn_of_its_device(tmp_path: Path) -> None:
     spec = JobSpec.from_mapping({"model_zoo": str(tmp_path), "model_def": "script.__main__", "minibatch_size": 8})
     with shared_device(tmp_path) as device:
-        exchange, trained = ScriptExchange(spec, lambda: None), Watched(device)
-        exchange.use(trained)
-        exchange.use_records(8)
-        replica = ScriptReplica(spec, exchange, ScriptRecords(spec, tmp_path, 8))
+        bridge, trained = LoopBridge(spec, lambda: None), Watched(device)
+        bridge.use(trained)
+        bridge.use_records(8)
+        replica = ScriptReplica(spec, bridge, ScriptRecords(spec, tmp_path, 8))
         replica.apply([np.zeros(1, np.float32)], 8, 0)
         assert trained.seen == [True]
         assert not device.is_taken()

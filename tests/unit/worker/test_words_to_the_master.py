@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from elasticdl_core.group.member import Book
-from elasticdl_core.group.steps import Entry, StepCourse
+from elasticdl_core.group.member import ReplicaMetadata
+from elasticdl_core.group.steps import HeldTask, StepSchedule
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
-from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.group.master_session import MasterSession
 from elasticdl_worker.master.session import Session
 
 pytestmark = pytest.mark.unit
@@ -40,30 +40,30 @@ class Attending:
 
     def __init__(self, master: Any) -> None:
         self.master = master
-        self.attendance = Attendance(master, Session(master), OWNER, b"here", lambda why: None)
+        self.master_session = MasterSession(master, Session(master), OWNER, b"here", lambda why: None)
 
     async def enter(self) -> None:
         """Enters the generation that it is told of; a word about that waits for news."""
-        self.attendance.start()
+        self.master_session.start()
         await self.master.heard.get()
-        told = await asyncio.to_thread(self.attendance.next_orders, 0)
+        told = await asyncio.to_thread(self.master_session.next_orders, 0)
         assert told is not None and told.orders.generation == GENERATION
-        self.attendance.enter(GENERATION, holds=True)
+        self.master_session.enter(GENERATION, holds=True)
         await self.master.heard.get()
 
     def speak(self, entries: int) -> None:
         """Says what the group has: some tasks."""
-        book = Book(StepCourse(2, 2))
+        book = ReplicaMetadata(StepSchedule(2, 2))
         tasks = [TaskId(TaskType.TRAINING, 0, number, 4 * number, 4 * number + 4) for number in range(entries)]
-        book.course.add([Entry(f"1.{number}.a", task) for number, task in enumerate(tasks)])
-        self.attendance.speak(book, 1, 1.0, pinned=0)
+        book.course.add([HeldTask(f"1.{number}.a", task) for number, task in enumerate(tasks)])
+        self.master_session.speak(book, 1, 1.0, pinned=0)
 
 
 @pytest.fixture
 async def attending() -> AsyncIterator[Attending]:
     member = Attending(SilentMaster())
     yield member
-    await member.attendance.close()
+    await member.master_session.close()
 
 
 async def test_a_group_without_tasks_says_so_while_another_word_waits_for_news(attending: Attending) -> None:
@@ -77,6 +77,6 @@ async def test_a_group_without_tasks_says_so_while_another_word_waits_for_news(a
 async def test_a_word_that_all_wait_for_is_said_while_another_one_waits_for_news(attending: Attending) -> None:
     await attending.enter()
     attending.speak(entries=2)
-    attending.attendance.get_out(GENERATION, holds=True, suspects=[])
+    attending.master_session.get_out(GENERATION, holds=True, suspects=[])
     said = await attending.master.heard.get()
     assert (said.finished, said.generation, said.HasField("report")) == (GENERATION, 0, False)

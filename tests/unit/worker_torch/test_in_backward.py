@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.collectives import CollectiveError
-from elasticdl_worker.group.replica import BringsEarly, BroughtTooEarlyError
+from elasticdl_worker.group.replica import SendsGradientsEarly, SentTooEarlyError
 from elasticdl_worker.reporting.failures import NotFiniteError
 from tests.fakes.group_steps import MICROBATCH
 from tests.unit.worker_torch.test_replica import read, replica_of
@@ -70,7 +70,7 @@ def whole(part: Any, leaves: Leaves) -> list[Any]:
 def test_the_bits_are_those_of_buckets_brought_afterwards(name: str, job: Any) -> None:
     spec = job(**JOBS[name])
     replica = replica_of(spec)
-    assert isinstance(replica, BringsEarly)
+    assert isinstance(replica, SendsGradientsEarly)
     for microbatch in range(4):
         data = read(replica, spec, microbatch * MICROBATCH)
         wanted = replica.compute(3, microbatch, data, 0)
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_added_to_later_is_not_brought_too_early_twice(job: A
     spec = job(**odd("Twice"))
     replica, other = replica_of(spec), replica_of(spec)
     data = read(replica, spec)
-    with pytest.raises(BroughtTooEarlyError):
+    with pytest.raises(SentTooEarlyError):
         replica.compute_into(0, 0, data, 0, Leaves(replica))
     wanted = [array.copy() for array in other.compute(0, 0, data, 0).arrays]
     for one in (replica, other):  # one knows it from its own failure, the other from a pass that brought nothing

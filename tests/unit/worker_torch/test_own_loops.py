@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from elasticdl.own_loop import FedPiece
+from elasticdl.own_loop import FedMicrobatch
 from elasticdl.torch.distributed import OptimizedState
 from elasticdl_core.errors import ElasticDLError, UserCodeError
 from elasticdl_core.job import JobSpec
 from elasticdl_worker.group.state_files import CheckpointPart
-from elasticdl_worker.own_loop.exchange import ScriptExchange
+from elasticdl_worker.own_loop.bridge import LoopBridge
 from elasticdl_worker.own_loop.local import run_local_script
 from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
@@ -377,9 +377,9 @@ def test_a_local_run_begins_with_a_job_s_checkpoint(run: Run, tmp_path: Path) ->
     names: dict[str, Any] = {}
     exec(MODEL + f"optimizer = {make}\n", names)
     spec = JobSpec(model_zoo=str(tmp_path), model_def="script.__main__", minibatch_size=8)
-    exchange = ScriptExchange(spec, lambda: None)
-    exchange.use(OptimizedState(names["optimizer"], names["model"]))
-    replica = ScriptReplica(spec, exchange, ScriptRecords(spec, tmp_path, 50))
+    bridge = LoopBridge(spec, lambda: None)
+    bridge.use(OptimizedState(names["optimizer"], names["model"]))
+    replica = ScriptReplica(spec, bridge, ScriptRecords(spec, tmp_path, 50))
     for updates in range(5):
         gradients = [np.ones(length, np.float32) * (updates + 1) for length in replica.lengths]
         replica.apply([gradients[0], np.zeros_like(gradients[1]), gradients[2]], 1, 0)
@@ -610,11 +610,11 @@ def test_later_workers_know_from_the_first_that_no_batch_is_taken_ahead() -> Non
     spec = JobSpec(model_zoo="zoo", model_def="script.__main__", minibatch_size=8)
     said = []
     for version, begun in [(0, ""), (3, ""), (3, "checkpoint")]:
-        exchange = ScriptExchange(dataclasses.replace(spec, checkpoint_dir_for_init=begun), lambda: None)
-        exchange.trained = OptimizedState(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1), None)
-        exchange._piece = FedPiece([*range(8)], 0, True, version, 0)
-        exchange._position = exchange.uncommitted = 8
-        said.append(exchange._has_gone_on())
+        bridge = LoopBridge(dataclasses.replace(spec, checkpoint_dir_for_init=begun), lambda: None)
+        bridge.trained = OptimizedState(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1), None)
+        bridge._piece = FedMicrobatch([*range(8)], 0, True, version, 0)
+        bridge._position = bridge.uncommitted = 8
+        said.append(bridge._has_gone_on())
     assert said == [False, True, False]
 
 

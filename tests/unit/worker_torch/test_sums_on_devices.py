@@ -19,7 +19,7 @@ import torch
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
-from elasticdl_worker.collectives import Collective, GroupPlan, open_lobby
+from elasticdl_worker.collectives import Collective, GroupPlan, open_listener
 from elasticdl_worker.group.replica import HOST_MEMORY, Flat, copies
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.torch.device import finite_flag, settle_flags
@@ -65,9 +65,9 @@ class Leaf:
 
 @pytest.fixture
 def groups() -> Iterator[Any]:
-    """Forms a group of two members in this process, each with its own lobby."""
+    """Forms a group of two members in this process, each with its own listener."""
     with tempfile.TemporaryDirectory(prefix="edl-") as folder, ThreadPoolExecutor(2) as pool:
-        lobbies = [open_lobby(Path(folder)) for _ in range(2)]
+        lobbies = [open_listener(Path(folder)) for _ in range(2)]
         generation = 0
 
         def form(adapter: str) -> list[Collective]:
@@ -79,8 +79,8 @@ def groups() -> Iterator[Any]:
             return [one.result() for one in forming]
 
         yield form
-        for lobby in lobbies:
-            lobby.close()
+        for group_listener in lobbies:
+            group_listener.close()
 
 
 def train(replica: Any, group: Collective, spec: JobSpec) -> bytes:

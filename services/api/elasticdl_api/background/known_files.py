@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownIds:
     """The content of the directory's file.
 
     Attributes:
@@ -42,7 +42,7 @@ class Known:
     replaced: float = 0.0
 
     @classmethod
-    def read(cls, file: Path) -> Known | None:
+    def read(cls, file: Path) -> KnownIds | None:
         """The content of a file; None where there is none, or it says something else."""
         try:
             found = json.loads(file.read_bytes())
@@ -53,7 +53,7 @@ class Known:
             return None
 
 
-async def look(directory: Path, store: RetentionStore) -> Known:
+async def look(directory: Path, store: RetentionStore) -> KnownIds:
     """The state of a database's knowledge of a data directory; this is one of the looks that are counted.
 
     Raises:
@@ -61,9 +61,9 @@ async def look(directory: Path, store: RetentionStore) -> Known:
         OSError: the directory cannot be written.
     """
     file = directory / KNOWN_FILES
-    before = await in_thread(lambda: Known.read(file))
+    before = await in_thread(lambda: KnownIds.read(file))
     name = before.name if before is not None else secrets.token_hex(8)
-    known = Known(name, await store.count_look(name), time.time())
+    known = KnownIds(name, await store.count_look(name), time.time())
     if before is not None and known.looks > before.looks:
         known = replace(known, since=before.since, replaced=before.replaced)
     elif before is not None:

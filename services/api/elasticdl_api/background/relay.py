@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from elasticdl_api.places.reach import Reaches
+from elasticdl_api.places.path_policies import PathPolicies
 from elasticdl_api.store.intents import Delivery, IntentStore
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ConflictError, ElasticDLError, UnavailableError
@@ -36,7 +36,7 @@ class Relay:
         self,
         intents: IntentStore,
         launcher: Launcher,
-        reaches: Reaches,
+        reaches: PathPolicies,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._intents = intents

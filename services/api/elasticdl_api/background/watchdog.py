@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from elasticdl_api.background.relay import REFUSED
-from elasticdl_api.store.intents import IntentStore, Watched
+from elasticdl_api.store.intents import IntentStore, WatchedJob
 from elasticdl_api.store.processes import MasterEnding
 from elasticdl_api.web import telemetry
 from elasticdl_core.errors import ElasticDLError, UnavailableError
@@ -72,7 +72,7 @@ _FINE = MasterVerdict(Action.NOTHING)
 
 
 def judge(
-    watched: Watched, process: ProcessStatus | None, wrong_s: float, *, returned: bool = False
+    watched: WatchedJob, process: ProcessStatus | None, wrong_s: float, *, returned: bool = False
 ) -> MasterVerdict:
     """Decides about the master of an active job.
 
@@ -100,7 +100,7 @@ def judge(
     return replace(verdict, ending=_ending(process, reason))
 
 
-def _complaint(watched: Watched, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
+def _complaint(watched: WatchedJob, process: ProcessStatus | None, alive: bool) -> tuple[str, float]:
     """The fault of a master, and how long it may last; empty if it is fine."""
     if watched.outcome.startswith(REFUSED):
         return f"the master could not be launched: {watched.outcome.removeprefix(REFUSED)}", 0.0
@@ -136,7 +136,7 @@ def _ended_by_others(process: ProcessStatus | None) -> bool:
     return process.exit_code == 0 or ended_by_others(process)
 
 
-def _replacement(watched: Watched, reason: str, *, planned: bool) -> MasterVerdict:
+def _replacement(watched: WatchedJob, reason: str, *, planned: bool) -> MasterVerdict:
     job = watched.job
     to = state_without_master(job.state, job.desired)
     if to is not None:
@@ -195,7 +195,7 @@ class Watchdog:
 
     async def _look_at(
         self,
-        item: Watched,
+        item: WatchedJob,
         processes: dict[ProcessId, ProcessStatus],
         since: dict[tuple[str, int, str], float],
     ) -> None:
@@ -216,7 +216,7 @@ class Watchdog:
         if waits_for and waits_for != item.job.status.get("degraded"):
             await self._intents.tell_trouble(item.job, waits_for)
 
-    async def _replace(self, item: Watched, process_id: ProcessId, verdict: MasterVerdict) -> None:
+    async def _replace(self, item: WatchedJob, process_id: ProcessId, verdict: MasterVerdict) -> None:
         replaced = await self._intents.replace_master(
             item.job,
             reason=verdict.reason,
@@ -233,7 +233,7 @@ class Watchdog:
         except ElasticDLError as error:
             _log.info("the old master was not told to leave", process=str(process_id), error=error.message)
 
-    async def _conclude(self, item: Watched, to: JobState, reason: str, ending: MasterEnding | None) -> None:
+    async def _conclude(self, item: WatchedJob, to: JobState, reason: str, ending: MasterEnding | None) -> None:
         detail = {}
         if to is JobState.FAILED:
             fix = "read its log: `elasticdl jobs logs ID --role master`, or GET /jobs/{id}/logs?role=master"

@@ -20,10 +20,10 @@ from typing import Any
 import structlog
 
 from elasticdl_api.examination import confined
-from elasticdl_api.examination.turns import Turns
+from elasticdl_api.examination.fair_queue import FairQueue
 from elasticdl_core.errors import InvalidInputError, UnavailableError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 
 _log = structlog.get_logger(__name__)
 _ANSWER_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class Examiners:
         self._lock = threading.Lock()
         self._idle: list[_Examiner] = []
         self._working: set[_Examiner] = set()
-        self._turns: Turns[tuple[dict[str, Any], Future[dict[str, Any]]]] = Turns()
+        self._turns: FairQueue[tuple[dict[str, Any], Future[dict[str, Any]]]] = FairQueue()
         self._busy: Counter[str] = Counter()
         self._closed = False
 
@@ -91,7 +91,7 @@ class Examiners:
         namespace: str = "",
         bundle: Path | None = None,
         zoo: str = "",
-        reach: Reach | None = None,
+        reach: PathPolicy | None = None,
     ) -> None:
         """Checks the module of a job, in a bundle or in a directory, without running it.
 

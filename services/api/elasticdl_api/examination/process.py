@@ -16,7 +16,7 @@ from typing import Any
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 from elasticdl_runtime.bundles import MAX_UNPACKED_BYTES, examine_bundle, unpack_bundle
 
 _TEXT = 4000
@@ -73,7 +73,7 @@ def _examine(
         return
     if zip:
         zoo = str(unpack_bundle(zip, Path(folder) / "zoo", suffix=".py"))
-    allowed = None if reach is None else Reach.from_mapping(reach)
+    allowed = None if reach is None else PathPolicy.from_mapping(reach)
     check_model_module(zoo, JobSpec.from_mapping(spec), reach=allowed)
 
 

@@ -40,7 +40,7 @@ class Push:
         """Begins with what waits; returns False where the connection cannot be written to."""
         if not self._connection.begin_push(self):
             return False
-        self._connection.beats.add(self, self._patience_s)
+        self._connection.heartbeat_timer.add(self, self._patience_s)
         self._follower.attach(self)
         return True
 
@@ -51,7 +51,7 @@ class Push:
         finally:
             self._connection.end_push()
             self._follower.detach()
-            self._connection.beats.remove(self)
+            self._connection.heartbeat_timer.remove(self)
 
     def offer(self, data: bytes) -> bool:
         """Writes some messages, unless the client has to take others first."""

@@ -13,8 +13,8 @@ from elasticdl_api.files import access as files
 from elasticdl_api.places.stored_artifacts import StoredArtifact
 from elasticdl_api.services import Services
 from elasticdl_api.store.records import JobRecord
-from elasticdl_core.places import Reach, is_url
-from elasticdl_runtime.places import OutOfReachError, require_place, require_reach
+from elasticdl_core.path_policy import PathPolicy, is_url
+from elasticdl_runtime.path_checks import OutOfReachError, require_place, require_reach
 
 
 class ArtifactOpener:
@@ -72,5 +72,5 @@ class ArtifactOpener:
         return StoredArtifact(row["path"], row["name"], row["size"], row["sha256"])
 
 
-def _real_output(output: str, reach: Reach | None) -> Path:
+def _real_output(output: str, reach: PathPolicy | None) -> Path:
     return require_reach(os.path.realpath(output), reach, writing=True)

@@ -9,13 +9,13 @@ from elasticdl_api.services import Services
 from elasticdl_api.web.auth import Identity
 from elasticdl_core.errors import Problem, SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
+from elasticdl_core.path_policy import PathPolicy
 from elasticdl_runtime import durable
 from elasticdl_runtime.bundles import digest_hex, digest_of
 from elasticdl_runtime.lifecycle import in_thread
 
 
-async def check_model(api: Services, namespace: str, spec: JobSpec, reach: Reach | None) -> None:
+async def check_model(api: Services, namespace: str, spec: JobSpec, reach: PathPolicy | None) -> None:
     """Checks that the model code is there, parses, and has what this type of job needs; runs none of it.
 
     Args:

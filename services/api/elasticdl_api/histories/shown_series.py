@@ -42,7 +42,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class SeriesWish:
+class SeriesQuery:
     """A request for series.
 
     Attributes:
@@ -77,13 +77,13 @@ class SeriesViews:
         self._jobs = jobs
         self._kept: OrderedDict[Hashable, tuple[float, asyncio.Task[bytes]]] = OrderedDict()
 
-    async def of_job(self, job_id: str, wish: SeriesWish) -> bytes:
+    async def of_job(self, job_id: str, query: SeriesQuery) -> bytes:
         """Series of a job that the reader may see."""
-        return await self._shared(("job", job_id, wish), lambda: self._read_job(job_id, wish))
+        return await self._shared(("job", job_id, query), lambda: self._read_job(job_id, query))
 
-    async def of_cluster(self, namespace: str | None, wish: SeriesWish) -> bytes:
+    async def of_cluster(self, namespace: str | None, query: SeriesQuery) -> bytes:
         """Series of the cluster, with the jobs of one namespace, or of all."""
-        return await self._shared(("cluster", namespace, wish), lambda: self._read_cluster(namespace, wish))
+        return await self._shared(("cluster", namespace, query), lambda: self._read_cluster(namespace, query))
 
     async def _shared(self, key: Hashable, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """Shares a reading: one from a moment ago, one under way, or else a new one."""
@@ -98,44 +98,44 @@ class SeriesViews:
         # Whoever goes away takes nothing from the others.
         return await asyncio.shield(known[1])
 
-    async def _read_job(self, job_id: str, wish: SeriesWish) -> bytes:
-        by_version = wish.by == "version"
-        names = None if wish.names is None else (*wish.names, _VERSION)
-        span = (None, None) if by_version else (wish.since, wish.until)
-        read = await self._store.read(job_id, since=span[0], until=span[1], points=wish.points, names=names)
-        resolution = resolution_of(read.since, read.until, wish.points)
+    async def _read_job(self, job_id: str, query: SeriesQuery) -> bytes:
+        by_version = query.by == "version"
+        names = None if query.names is None else (*query.names, _VERSION)
+        span = (None, None) if by_version else (query.since, query.until)
+        read = await self._store.read(job_id, since=span[0], until=span[1], points=query.points, names=names)
+        resolution = resolution_of(read.since, read.until, query.points)
         found = points_of(read.rows, resolution, along=_VERSION if by_version else "")
         found.pop(_VERSION, None)
         if by_version:
-            found = {name: _within(points, wish) for name, points in found.items()}
-        found |= await self._evaluations(job_id, wish)
-        if wish.wants("loss"):
-            found |= await self._losses(job_id, wish, read)
-        return _body(wish, read, resolution, {name: found[name] for name in sorted(found) if wish.wants(name)})
+            found = {name: _within(points, query) for name, points in found.items()}
+        found |= await self._evaluations(job_id, query)
+        if query.wants("loss"):
+            found |= await self._losses(job_id, query, read)
+        return _body(query, read, resolution, {name: found[name] for name in sorted(found) if query.wants(name)})
 
-    async def _losses(self, job_id: str, wish: SeriesWish, read: ReadSeries) -> dict[str, list[Point]]:
-        since, until = (wish.since, wish.until) if wish.by == "version" else (read.since, read.until)
+    async def _losses(self, job_id: str, query: SeriesQuery, read: ReadSeries) -> dict[str, list[Point]]:
+        since, until = (query.since, query.until) if query.by == "version" else (read.since, read.until)
         stretches = await self._store.read_losses(
-            job_id, by_version=wish.by == "version", since=since, until=until, points=wish.points
+            job_id, by_version=query.by == "version", since=since, until=until, points=query.points
         )
         return {"loss": [_loss_point(one) for one in stretches]} if stretches else {}
 
-    async def _evaluations(self, job_id: str, wish: SeriesWish) -> dict[str, list[Point]]:
-        if wish.names is not None and not any(name.startswith("evaluation.") for name in wish.names):
+    async def _evaluations(self, job_id: str, query: SeriesQuery) -> dict[str, list[Point]]:
+        if query.names is not None and not any(name.startswith("evaluation.") for name in query.names):
             return {}
         found: dict[str, list[Point]] = {}
         for version, at, metrics in await self._store.read_evaluations(job_id, 1000):
-            x = float(version) if wish.by == "version" else round(at, 1)
+            x = float(version) if query.by == "version" else round(at, 1)
             for name, value in metrics.items():
                 number = json_numbers.from_json(value)
                 if isinstance(number, int | float) and not isinstance(number, bool):
                     found.setdefault(f"evaluation.{name}", []).append([x, *[float(number)] * 3])
-        within = {name: _within(points, wish) for name, points in found.items()}
+        within = {name: _within(points, query) for name, points in found.items()}
         return {name: points for name, points in within.items() if points}
 
-    async def _read_cluster(self, namespace: str | None, wish: SeriesWish) -> bytes:
-        read = await self._store.read(None, since=wish.since, until=wish.until, points=wish.points)
-        resolution = resolution_of(read.since, read.until, wish.points)
+    async def _read_cluster(self, namespace: str | None, query: SeriesQuery) -> bytes:
+        read = await self._store.read(None, since=query.since, until=query.until, points=query.points)
+        resolution = resolution_of(read.since, read.until, query.points)
         found = points_of(read.rows, resolution)
         jobs = {name: found.pop(name) for name in list(found) if name.startswith("job.")}
         seen = await self._seen(namespace, [name.removeprefix("job.") for name in jobs])
@@ -144,7 +144,7 @@ class SeriesViews:
         ]
         rest = [jobs[name] for name in jobs if name not in shown]
         found |= {name: jobs[name] for name in shown} | ({OTHER_JOBS: _sum(rest)} if rest else {})
-        return _body(wish, read, resolution, found)
+        return _body(query, read, resolution, found)
 
     async def _seen(self, namespace: str | None, job_ids: Sequence[str]) -> frozenset[str]:
         """The names of the series of jobs that a reader of that namespace sees."""
@@ -152,11 +152,11 @@ class SeriesViews:
         return frozenset(f"job.{job_id}" for job_id in seen) - {OTHER_JOBS}
 
 
-def _body(wish: SeriesWish, read: ReadSeries, resolution: int, found: Mapping[str, Sequence[Point]]) -> bytes:
+def _body(query: SeriesQuery, read: ReadSeries, resolution: int, found: Mapping[str, Sequence[Point]]) -> bytes:
     series = [{"name": name, "unit": _unit(name), "points": points} for name, points in found.items()][:MOST_NAMES]
     places = [point[0] for one in found.values() for point in one]
-    begin, end = (read.since, read.until) if wish.by == "time" else (min(places, default=0), max(places, default=0))
-    body = {"by": wish.by, "from": begin, "to": end, "resolution_s": resolution, "series": series}
+    begin, end = (read.since, read.until) if query.by == "time" else (min(places, default=0), max(places, default=0))
+    body = {"by": query.by, "from": begin, "to": end, "resolution_s": resolution, "series": series}
     return to_json(json_numbers.to_json(body))
 
 
@@ -172,9 +172,9 @@ def _loss_point(stretch: LossStretch) -> Point:
     return [round(stretch.x, 1), stretch.mean, stretch.least, stretch.largest]
 
 
-def _within(points: Sequence[Point], wish: SeriesWish) -> list[Point]:
-    begin = -math.inf if wish.since is None else wish.since
-    end = math.inf if wish.until is None else wish.until
+def _within(points: Sequence[Point], query: SeriesQuery) -> list[Point]:
+    begin = -math.inf if query.since is None else query.since
+    end = math.inf if query.until is None else query.until
     return [point for point in points if begin <= point[0] <= end]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.places import is_below
+from elasticdl_core.path_policy import is_below
 
 
 def check_data_roots(roots: Sequence[str], data_dir: Path) -> None:

@@ -29,7 +29,7 @@ from elasticdl_api.web.paging import PageToken
 from elasticdl_api.web.problems import declared
 from elasticdl_api.web.streamed import Body, StreamedResponse, opened_file, read_in_threads
 from elasticdl_core.errors import NotFoundError
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 from elasticdl_runtime.lifecycle import in_thread
 
 router = APIRouter(tags=["artifacts"])

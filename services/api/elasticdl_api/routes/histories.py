@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from elasticdl_api.histories.ledger import ledger_of
-from elasticdl_api.histories.shown_series import By, SeriesWish
+from elasticdl_api.histories.shown_series import By, SeriesQuery
 from elasticdl_api.routes.jobs import find, require
 from elasticdl_api.routes.pages import json_response
 from elasticdl_api.schemas import jobs as schemas
@@ -110,8 +110,8 @@ async def job_series(
     chosen = None if names is None else tuple(sorted(set(names.split(","))))
     if chosen is not None and len(chosen) > MOST_NAMES:
         raise InvalidInputError(f"{len(chosen)} names are too many", fix=f"ask for {MOST_NAMES} or fewer")
-    wish = SeriesWish(_place(since, "since"), _place(until, "until"), points, chosen, by)
-    return json_response(await api.series_views.of_job(job_id, _ordered(wish)))
+    query = SeriesQuery(_place(since, "since"), _place(until, "until"), points, chosen, by)
+    return json_response(await api.series_views.of_job(job_id, _ordered(query)))
 
 
 @router.get(
@@ -124,8 +124,8 @@ async def cluster_series(
     api: Api, user: User, since: Since = None, until: Until = None, points: Points = 300
 ) -> Response:
     """Slots in all, reserved and used, the number of jobs in the queue, and the slots of the largest jobs."""
-    wish = SeriesWish(_place(since, "since"), _place(until, "until"), points)
-    return json_response(await api.series_views.of_cluster(user.namespace, _ordered(wish)))
+    query = SeriesQuery(_place(since, "since"), _place(until, "until"), points)
+    return json_response(await api.series_views.of_cluster(user.namespace, _ordered(query)))
 
 
 def _place(at: float | datetime | None, name: str) -> float | None:
@@ -137,10 +137,10 @@ def _place(at: float | datetime | None, name: str) -> float | None:
     return place
 
 
-def _ordered(wish: SeriesWish) -> SeriesWish:
-    if wish.since is not None and wish.until is not None and wish.until < wish.since:
+def _ordered(query: SeriesQuery) -> SeriesQuery:
+    if query.since is not None and query.until is not None and query.until < query.since:
         raise InvalidInputError("until is before since", fix="give them the other way round")
-    return wish
+    return query
 
 
 def _shown(key: ProcessKey, life: ProcessLife) -> ProcessResponse:

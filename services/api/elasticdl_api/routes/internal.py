@@ -27,7 +27,7 @@ from elasticdl_core.errors import InvalidInputError, NotFoundError
 from elasticdl_core.job.bounds import PATH_CHARS
 from elasticdl_core.job.life import REPORTED_STATES, JobState
 from elasticdl_core.json_numbers import whole
-from elasticdl_core.places import is_url
+from elasticdl_core.path_policy import is_url
 from elasticdl_core.process_life import EndCause, LifeStage
 from elasticdl_core.series import MOST_NAMES, NAME_CHARS, TIERS, SeriesRow
 from elasticdl_core.task import TASK_PATTERN, TaskId

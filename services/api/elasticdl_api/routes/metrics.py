@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from elasticdl_api.scrape.families import ClusterNow, NowCollector
+from elasticdl_api.scrape.families import ClusterMetrics, ScrapeCollector
 from elasticdl_api.services import Api, Services, User
 from elasticdl_api.web import telemetry
 from elasticdl_api.web.problems import declared
@@ -38,7 +38,7 @@ async def prometheus(request: Request, api: Api, user: User) -> Response:
     """
     now = await _look(api, user.namespace)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(NowCollector(now))
+    registry.register(ScrapeCollector(now))
     if user.namespace is None:
         registry.register(telemetry.REGISTRY)
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
@@ -46,12 +46,12 @@ async def prometheus(request: Request, api: Api, user: User) -> Response:
     return Response(content, headers={"Content-Type": media_type, "Vary": "Accept"})
 
 
-async def _look(api: Services, namespace: str | None) -> ClusterNow:
+async def _look(api: Services, namespace: str | None) -> ClusterMetrics:
     collected, (capacity, agent), last = await asyncio.gather(
         api.meter_collection.read(), api.overview.capacity(), api.scheduling.read_last_pass()
     )
     jobs = await api.scraped_jobs.read(namespace)
-    return ClusterNow(
+    return ClusterMetrics(
         states=await api.jobs.count_by_state(namespace),
         reasons=await api.scheduling.count_by_reason(namespace),
         oldest_s=await api.scraped_jobs.oldest_queued_s(namespace),

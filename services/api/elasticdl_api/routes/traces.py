@@ -12,7 +12,7 @@ from elasticdl_api.routes.jobs import require
 from elasticdl_api.routes.pages import json_response
 from elasticdl_api.routes.stacks import note, require_agent
 from elasticdl_api.schemas import jobs as schemas
-from elasticdl_api.schemas.observing import TraceResponse, TraceWish
+from elasticdl_api.schemas.observing import TraceRequest, TraceResponse
 from elasticdl_api.services import Api, User
 from elasticdl_api.web.json_bodies import read_json
 from elasticdl_api.web.problems import declared
@@ -26,7 +26,7 @@ _BODY = {
     "requestBody": {
         "required": True,
         "description": "For how long.",
-        "content": {"application/json": {"schema": TraceWish.model_json_schema()}},
+        "content": {"application/json": {"schema": TraceRequest.model_json_schema()}},
     }
 }
 
@@ -46,7 +46,7 @@ async def record(job_id: schemas.JobId, request: Request, api: Api, user: User) 
     """
     await require(api, user, job_id)
     try:
-        wish = TraceWish.model_validate(await read_json(request))
+        requested = TraceRequest.model_validate(await read_json(request))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise InvalidInputError(
@@ -56,7 +56,7 @@ async def record(job_id: schemas.JobId, request: Request, api: Api, user: User) 
     launcher = require_agent(api)
     with (await api.log_slot(user))():
         await note(api, user, "job.trace", job_id)
-        if await launcher.inspect(job_id, Inquiry.TRACE, seconds=wish.seconds + 1.0):
-            await wait_for_event(api.stopping, wish.seconds)
+        if await launcher.inspect(job_id, Inquiry.TRACE, seconds=requested.seconds + 1.0):
+            await wait_for_event(api.stopping, requested.seconds)
         found = await launcher.inspect(job_id, Inquiry.RECORDED)
     return json_response(await asyncio.to_thread(lambda: json.dumps(chrome_trace(found, job_id)).encode()))

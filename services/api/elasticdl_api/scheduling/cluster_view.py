@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from elasticdl_api.store.scheduling import SchedulingStore, Seen
+from elasticdl_api.store.scheduling import ObservedCluster, SchedulingStore
 from elasticdl_core.errors import ElasticDLError, InvalidInputError, UnavailableError
 from elasticdl_core.ports.launcher import CapacityInfo, Launcher
 from elasticdl_core.scheduling import DEFAULT_POLICY, Plan, Policy, Snapshot, policy_by_name
@@ -47,7 +47,7 @@ class ClusterView:
         priors: mean speeds of past jobs by kind.
     """
 
-    seen: Seen
+    seen: ObservedCluster
     snapshot: Snapshot
     policy: Policy
     capacity: CapacityInfo
@@ -165,7 +165,7 @@ class ClusterViews:
         return CapacityInfo(slots, used, headroom=aside, devices=devices, device_uses=uses)
 
 
-def _view_of(seen: Seen, capacity: CapacityInfo) -> ClusterView:
+def _view_of(seen: ObservedCluster, capacity: CapacityInfo) -> ClusterView:
     last = seen.last
     policy = _policy(last["policy"] if last else DEFAULT_POLICY)
     quotas = scheduling.quotas_from_json(last["quotas"], "quotas") if last else {}

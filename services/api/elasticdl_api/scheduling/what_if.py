@@ -16,7 +16,7 @@ from elasticdl_core.job import JobState
 from elasticdl_core.job.fields import default_of
 from elasticdl_core.scheduling import JobView, Resources
 from elasticdl_core.scheduling.explanation import eta
-from elasticdl_core.scheduling.forecast import Change, Comparison, Forecast, what_if
+from elasticdl_core.scheduling.forecast import Change, Forecast, ForecastComparison, what_if
 from elasticdl_core.scheduling.throughput import LONE_SLOPE
 from elasticdl_runtime.scheduling import DEFAULT_RESCALE_COST_S, KIND_FIELDS, kinds_alike, worker_resources
 
@@ -175,7 +175,7 @@ def answer(view: ClusterView, change: Change, namespace: str | None) -> s.WhatIf
 
 
 def _effect(
-    job: JobView, found: Comparison, change: Change, now: float, hidden: frozenset[str], *, hypothetical: bool
+    job: JobView, found: ForecastComparison, change: Change, now: float, hidden: frozenset[str], *, hypothetical: bool
 ) -> s.Effect:
     before, after = _course(job, found.before, now, hidden), _course(job, found.after, now, hidden)
     return s.Effect(
@@ -203,14 +203,14 @@ def _course(job: JobView, forecast: Forecast, now: float, hidden: frozenset[str]
     )
 
 
-def _delay(job_id: str, found: Comparison) -> float | None:
+def _delay(job_id: str, found: ForecastComparison) -> float | None:
     before, after = found.before.ends.get(job_id), found.after.ends.get(job_id)
     if before is None or after is None or not math.isfinite(after - before):
         return None
     return round(after - before, 1)
 
 
-def _others(found: Comparison, job_ids: list[str]) -> s.EffectOnOthers:
+def _others(found: ForecastComparison, job_ids: list[str]) -> s.EffectOnOthers:
     delays = [delay for job_id in job_ids if (delay := _delay(job_id, found)) is not None]
     before, after = found.before.plan.targets(), found.after.plan.targets()
     return s.EffectOnOthers(

@@ -15,7 +15,7 @@ from elasticdl_api.schemas.numbers import Whole, WholeNumbers
 from elasticdl_api.schemas.paging import NEXT_PAGE
 from elasticdl_core.access import NAMESPACE_PATTERN, USER_PATTERN, TokenScope
 from elasticdl_core.errors import InvalidInputError
-from elasticdl_core.places import check_root
+from elasticdl_core.path_policy import check_root
 
 SOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9_]{0,38}[a-z0-9])?$"
 """The name of a source, which no address is like."""

@@ -1,6 +1,6 @@
 """Rules of each field of a specification by itself, in the words of JSON schema.
 
-The rules are those of ``elasticdl_core.job`` and ``elasticdl_core.places``, which the api applies; here they are
+The rules are those of ``elasticdl_core.job`` and ``elasticdl_core.path_policy``, which the api applies; here they are
 written for who makes requests by the description. What JSON schema cannot say, such as which fields go together, is
 told by a refusal (422), and so is what is wrong deep in parameters: public generators of clients know no schema that
 names itself.
@@ -15,7 +15,7 @@ from elasticdl_core.devices import HIDING, MOST_DEVICES
 from elasticdl_core.job import bounds
 from elasticdl_core.job.fields import EXPORT_FORMATS, OUTPUT_FORMATS, WORDS, range_of
 from elasticdl_core.job.names import LAST
-from elasticdl_core.places import READ_FIELDS, REMOTE_SCHEMES, STORE_SCHEMES, STORED_FIELDS, WRITTEN_FIELDS
+from elasticdl_core.path_policy import READ_FIELDS, REMOTE_SCHEMES, STORE_SCHEMES, STORED_FIELDS, WRITTEN_FIELDS
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -34,7 +34,7 @@ _STORED = (
 )
 _REMOTE = "|".join(sorted({*REMOTE_SCHEMES, *(scheme.upper() for scheme in REMOTE_SCHEMES)}))
 ROOT_PATTERN = rf"^(?![^\x00]*[*?\[{{])({_PATH}|({_REMOTE})://{_UP}(?=.*[^/])[^\x00-\x1f\x7f]*)$"
-"""Roots of data (``elasticdl_core.places.check_root``)."""
+"""Roots of data (``elasticdl_core.path_policy.check_root``)."""
 GPU_PATTERN = rf"^(gpu={_SHARE})?$"
 """What the workers of a job that does not exist may ask for."""
 _VOLUME = rf"(claim_name|mount_path|sub_path|read_only)=[^,;={_CONTROL}]+"

@@ -103,7 +103,7 @@ class LogFilesResponse(BaseModel):
     files: list[LogFileResponse]
 
 
-class TraceWish(BaseModel):
+class TraceRequest(BaseModel):
     """The trace to record."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

@@ -17,7 +17,7 @@ _MOST_SAID = 3
 T = TypeVar("T")
 
 
-class Taken(list[T]):
+class AcceptedItems(list[T]):
     """The items of a list that were accepted.
 
     Attributes:
@@ -33,7 +33,7 @@ def one_by_one(most: int) -> WrapValidator:
     def take(values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         if not isinstance(values, list):
             return handler(values)
-        taken: Taken[Any] = Taken()
+        taken: AcceptedItems[Any] = AcceptedItems()
         taken.refused = [] if len(values) <= most else [f"{len(values)} are more than {most}"]
         for value in values[-most:]:
             try:
@@ -72,4 +72,4 @@ def at_most(characters: int) -> BeforeValidator:
 
 def refused_of(items: Iterable[Any]) -> list[str]:
     """Why items of a report were left out; empty where all were taken."""
-    return list(items.refused) if isinstance(items, Taken) else []
+    return list(items.refused) if isinstance(items, AcceptedItems) else []

@@ -56,7 +56,7 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class ClusterNow:
+class ClusterMetrics:
     """The cluster and its jobs at one moment, as a reader may see them.
 
     Attributes:
@@ -82,14 +82,14 @@ class ClusterNow:
     components: Mapping[str, Mapping[MeterKey, float]] = field(default_factory=dict)
 
 
-class NowCollector(Collector):
+class ScrapeCollector(Collector):
     """The families of one scrape.
 
     Args:
         now: what to tell.
     """
 
-    def __init__(self, now: ClusterNow) -> None:
+    def __init__(self, now: ClusterMetrics) -> None:
         self._now = now
         self._jobs = {job.id: job for job in now.jobs}
 

@@ -16,7 +16,7 @@ from elasticdl_api.files.artifacts import ArtifactOpener
 from elasticdl_api.services import Services
 from elasticdl_api.statements.submission import ROWS
 from elasticdl_api.store.records import JobRecord
-from elasticdl_api.store.statements import KeptStatement
+from elasticdl_api.store.statements import StoredStatement
 from elasticdl_api.web.streamed import opened_file
 from elasticdl_core.json_numbers import from_json
 
@@ -27,7 +27,7 @@ _RANGE = 25
 """Characters at the end of the name of a file of predictions that say which records it has."""
 
 
-async def read_result(api: Services, job: JobRecord, kept: KeptStatement) -> dict[str, Any]:
+async def read_result(api: Services, job: JobRecord, kept: StoredStatement) -> dict[str, Any]:
     """The result of a statement as far as it is there.
 
     Args:
@@ -56,7 +56,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool 
     return {"columns": columns, "rows": rows[:MOST_ROWS], "more": more or len(rows) > MOST_ROWS}
 
 
-async def _predictions(api: Services, job: JobRecord, kept: KeptStatement) -> dict[str, Any]:
+async def _predictions(api: Services, job: JobRecord, kept: StoredStatement) -> dict[str, Any]:
     reported = await api.outputs.list_files(job.id)
     parts = sorted(
         (row for name, row in reported.items() if name.endswith(".csv")),

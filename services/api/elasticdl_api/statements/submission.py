@@ -18,7 +18,7 @@ from elasticdl_api.files.model_code import check_model, place_bundle
 from elasticdl_api.scheduling.job_limits import check_limits, check_pods
 from elasticdl_api.services import Services
 from elasticdl_api.store.jobs import draw_id
-from elasticdl_api.store.statements import KeptStatement
+from elasticdl_api.store.statements import StoredStatement
 from elasticdl_api.web.auth import Identity
 from elasticdl_api.web.sealed_tokens import SOURCE, unseal
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnauthenticatedError
@@ -111,7 +111,7 @@ async def _plan(
     user: Identity,
     sent: SentStatement,
     planning: Planning,
-    trained: tuple[KeptStatement, str] | None,
+    trained: tuple[StoredStatement, str] | None,
     folder: Path,
 ) -> _Planned:
     model = None
@@ -183,7 +183,7 @@ async def _submit(
             await in_thread(functools.partial(_remove, folder))
 
 
-def shown(kept: KeptStatement) -> dict[str, Any]:
+def shown(kept: StoredStatement) -> dict[str, Any]:
     """The fields of ``StatementResponse`` of a statement that became a job."""
     given = {"job_id": kept.job_id, "statement": kept.text, "verb": kept.verb, "model": kept.model}
     return {**given, "source": kept.source, **kept.plan}

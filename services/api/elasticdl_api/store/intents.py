@@ -24,7 +24,7 @@ _FORGIVEN = text("now() - interval '10 minutes'")
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedJob:
     """An active job with what is known of its master.
 
     Attributes:
@@ -114,7 +114,7 @@ class IntentStore:
             wanted = JobState(row["state"]).admitted and row["incarnation"] == row["master_incarnation"]
             yield Delivery(connection, process, wanted, row["namespace"], row["spec"])
 
-    async def list_watched(self) -> list[Watched]:
+    async def list_watched(self) -> list[WatchedJob]:
         """All active jobs."""
         intents = t.launch_intents
         query = (
@@ -134,7 +134,7 @@ class IntentStore:
         )
         async with self._database.transaction() as connection:
             return [
-                Watched(
+                WatchedJob(
                     job=JobRecord.of(row),
                     lease_alive=row["alive"],
                     lease_incarnation=row["master_lease_incarnation"],

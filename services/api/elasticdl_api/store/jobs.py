@@ -27,7 +27,7 @@ from elasticdl_core.errors import ConflictError
 from elasticdl_core.job import JobRequest, JobSpec, JobState
 from elasticdl_core.job.life import Desired, outcome_of
 from elasticdl_core.job.updates import words_of_spare
-from elasticdl_core.places import DATA_FIELDS
+from elasticdl_core.path_policy import DATA_FIELDS
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
 from elasticdl_runtime.database.queries import Query

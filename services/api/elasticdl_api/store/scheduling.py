@@ -21,7 +21,7 @@ LEAST_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedCluster:
     """The cluster at one instant, as Postgres has it.
 
     Attributes:
@@ -74,11 +74,11 @@ class SchedulingStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def read(self) -> Seen:
+    async def read(self) -> ObservedCluster:
         """Reads everything that a policy decides on, in one read-only transaction."""
         async with self._database.snapshot() as connection:
             rows = await snapshots.read_jobs(connection)
-            return Seen(
+            return ObservedCluster(
                 await snapshots.read_now(connection),
                 rows,
                 await snapshots.read_past_speeds(connection, {row["kind"] for row in rows}),

@@ -19,7 +19,7 @@ _GONE = (JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True)
-class KeptStatement:
+class StoredStatement:
     """A statement that became a job.
 
     Attributes:
@@ -51,7 +51,7 @@ class StatementStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def get(self, job_id: str, *, namespace: str | None) -> KeptStatement:
+    async def get(self, job_id: str, *, namespace: str | None) -> StoredStatement:
         """The statement of a job.
 
         Raises:
@@ -68,7 +68,7 @@ class StatementStore:
             )
         return _statement(row)
 
-    async def find_model(self, namespace: str, name: str) -> tuple[KeptStatement, str]:
+    async def find_model(self, namespace: str, name: str) -> tuple[StoredStatement, str]:
         """The training of a model that statements may use, and the folder of its last checkpoint.
 
         Raises:
@@ -129,6 +129,6 @@ def _kept() -> Any:
     return select(t.statements, t.jobs.c.state).join(t.jobs, t.jobs.c.id == t.statements.c.job_id)
 
 
-def _statement(row: Mapping[Any, Any]) -> KeptStatement:
+def _statement(row: Mapping[Any, Any]) -> StoredStatement:
     names = ("job_id", "verb", "model", "source", "text", "plan")
-    return KeptStatement(**{name: row[name] for name in names}, state=JobState(row["state"]))
+    return StoredStatement(**{name: row[name] for name in names}, state=JobState(row["state"]))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from elasticdl_api.web.beats import Beats
+from elasticdl_api.web.heartbeat_timer import HeartbeatTimer
 from elasticdl_api.web.problems import MEDIA_TYPE, problem_content
 
 HEAD_BYTES = 64 << 10
@@ -45,7 +45,7 @@ class WireLimits:
     head_s: float
     strangers: int
     present: Counter[str] = field(default_factory=Counter)
-    beats: Beats = field(default_factory=Beats)
+    heartbeat_timer: HeartbeatTimer = field(default_factory=HeartbeatTimer)
 
 
 class Pushing(Protocol):
@@ -164,9 +164,9 @@ class Wire(HttpToolsProtocol):
             self._pushing.writable()
 
     @property
-    def beats(self) -> Beats:
+    def heartbeat_timer(self) -> HeartbeatTimer:
         """A timer that calls all who push on any connection."""
-        return self._limits.beats
+        return self._limits.heartbeat_timer
 
     def begin_push(self, pushing: Pushing) -> bool:
         """Lets the body of the response that is under way be pushed; returns whether that can be.

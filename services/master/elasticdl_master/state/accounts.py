@@ -72,7 +72,7 @@ class RecordAccount:
 Changes = dict[TaskId, RecordAccount]
 
 
-class AccountBook:
+class RecordCounts:
     """The accounts of all epochs. A task that is done again counts with its last report.
 
     Attributes:

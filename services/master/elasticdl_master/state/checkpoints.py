@@ -23,7 +23,7 @@ _TOLD_FIRST_S = 60.0
 _TOLD_LATEST_S = 3600.0
 
 
-class CheckpointBook:
+class CheckpointCatalog:
     """The checkpoints of a job.
 
     Args:
@@ -159,7 +159,7 @@ class Checkpoints:
         self._version = version
         setup = job.setup
         trains = setup.spec.type is JobType.TRAINING
-        self.book = CheckpointBook(
+        self.book = CheckpointCatalog(
             setup.spec.checkpoint_steps,
             setup.spec.keep_checkpoint_max,
             job.limits.recovery_s if trains else 0.0,

@@ -11,7 +11,7 @@ from elasticdl_core.best_evaluation import BEST
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobState, JobType
-from elasticdl_core.places import join_place
+from elasticdl_core.path_policy import join_place
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_master.state import events as ev

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import Role
-from elasticdl_master.state.failures import FailureBook
+from elasticdl_master.state.failures import FailureCounts
 from elasticdl_master.state.lifecycle import Lifecycle
 from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.lives import ProcessLives
@@ -43,7 +43,7 @@ class JobContext:
     single_tasks: SingleTasks
     workers: WorkerPool
     servers: ServerPool
-    failures: FailureBook
+    failures: FailureCounts
     lives: ProcessLives
 
     @classmethod
@@ -64,7 +64,7 @@ class JobContext:
             SingleTasks(),
             WorkerPool(limits, spec.worker_memory_mib, first, lives),
             ServerPool(servers, limits, spec.ps_memory_mib, first, generation, lives),
-            FailureBook(limits),
+            FailureCounts(limits),
             lives,
         )
 

@@ -51,7 +51,7 @@ class JobEnding:
         return self._step is EndingStep.OVER
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
-        """Takes in wishes, and failures that have nothing to do with any work."""
+        """Takes in the desired state, and failures that have nothing to do with any work."""
         match event:
             case ev.Directed(desired=desired) if desired in _WISHES:
                 self._job.lifecycle.end(_WISHES[desired], Desired(desired).reason_to_stop)

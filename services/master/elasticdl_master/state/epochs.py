@@ -14,7 +14,7 @@ from elasticdl_core.errors import ConflictError
 from elasticdl_core.skips import doublings
 from elasticdl_core.task import TaskId
 from elasticdl_master.state import events as ev
-from elasticdl_master.state.accounts import AccountBook, RecordAccount
+from elasticdl_master.state.accounts import RecordAccount, RecordCounts
 from elasticdl_master.state.artifacts import artifacts_in
 from elasticdl_master.state.instructions import ForgetTasks, Instruction, MarkDone, Save, tell
 from elasticdl_master.state.ledger import EpochLedger
@@ -37,7 +37,7 @@ class Epochs:
     def __init__(self, plans: JobPlans) -> None:
         self._plans = plans
         self.ledger = EpochLedger(plans.main, 0)
-        self.accounts = AccountBook()
+        self.accounts = RecordCounts()
         self.stopped = ""
         self.held = False
         self._previous: EpochLedger | None = None

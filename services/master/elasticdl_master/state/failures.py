@@ -11,7 +11,7 @@ Key = tuple[TaskType, int, int]
 
 
 @dataclass
-class FailureBook:
+class FailureCounts:
     """Counts failures by task, whichever part of it was leased.
 
     Attributes:

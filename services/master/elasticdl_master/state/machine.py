@@ -27,6 +27,7 @@ from elasticdl_master.state import instructions as do
 from elasticdl_master.state.auditing import RecordAudit
 from elasticdl_master.state.checkpoints import Checkpoints
 from elasticdl_master.state.closing import Closing
+from elasticdl_master.state.conditions import DegradedConditions
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.ending import JobEnding
 from elasticdl_master.state.epochs import Epochs
@@ -43,7 +44,6 @@ from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.supervision import WorkerSupervisor
 from elasticdl_master.state.takeover import Takeover
 from elasticdl_master.state.throughput import Throughput
-from elasticdl_master.state.troubles import Troubles
 from elasticdl_master.state.version import ModelVersion
 
 _STAFFED = (ev.TasksLeased, ev.TaskReported, ev.MemberMet, ev.GroupLooked)
@@ -77,11 +77,11 @@ class JobMachine:
         self.lives = job.lives
         self.throughput = Throughput(setup.measured)
         # The parts: each knows those that it is given, all of them before it.
-        self.troubles = Troubles()
+        self.conditions = DegradedConditions()
         self.group = Group(job)
         self.version = version = ModelVersion(job)
         self.reports = TrainingReports(job)
-        self.supervisor = WorkerSupervisor(job, self.throughput, self.troubles)
+        self.supervisor = WorkerSupervisor(job, self.throughput, self.conditions)
         self.epochs = epochs = Epochs(job.plans)
         self.listing = ShardListing(job, epochs)
         self.checkpoints = checkpoints = Checkpoints(job, epochs, version)
@@ -131,7 +131,7 @@ class JobMachine:
             ev.ModelDescribed: (self.gate,),
             ev.WorkerHeartbeat: (self.supervisor, self.reports, self.version),
             ev.WorkerFailed: (self.supervisor, self.gate),
-            ev.ProcessChanged: (self.supervisor, self.group, self.recovery, self.troubles),
+            ev.ProcessChanged: (self.supervisor, self.group, self.recovery, self.conditions),
             # parameter servers
             ev.ServerSeen: (self.recovery, self.version),
             ev.ServerSilent: (self.recovery,),
@@ -144,9 +144,9 @@ class JobMachine:
             ev.SaveFailed: (self.checkpoints,),
             ev.TalliesRead: (self.closing,),
             # what is in the way
-            ev.StoreChanged: (self.troubles,),
-            ev.Contradicted: (self.troubles,),
-            ev.TracesFailed: (self.troubles,),
+            ev.StoreChanged: (self.conditions,),
+            ev.Contradicted: (self.conditions,),
+            ev.TracesFailed: (self.conditions,),
         }
 
     def handle(self, event: ev.Event, now: float) -> list[do.Instruction]:

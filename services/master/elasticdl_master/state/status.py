@@ -259,8 +259,8 @@ def _tasks_done(machine: JobMachine) -> int:
 
 
 def _degraded(machine: JobMachine, trouble: str) -> str | None:
-    if machine.troubles.queue:
-        return f"the task queue is away: {machine.troubles.queue}"
+    if machine.conditions.queue:
+        return f"the task queue is away: {machine.conditions.queue}"
     ending = machine.lifecycle.ending
     suspect = machine.failures.suspect
     if suspect is not None and not ending:
@@ -272,12 +272,12 @@ def _degraded(machine: JobMachine, trouble: str) -> str | None:
         return f"{losses} workers ran out of memory in the last {MEMORY_LOSSES_S / 60:.0f} minutes"
     if machine.checkpoints.trouble:
         return f"no checkpoint can be written: {machine.checkpoints.trouble}"
-    if machine.troubles.absent and not ending:
-        return machine.troubles.absent
+    if machine.conditions.absent and not ending:
+        return machine.conditions.absent
     if machine.servers.silent and not ending:
         return "a parameter server does not answer"
-    if machine.troubles.traces:
-        return f"no traces are written: {machine.troubles.traces}"
+    if machine.conditions.traces:
+        return f"no traces are written: {machine.conditions.traces}"
     if not machine.servers.ready and not ending:
         lost = "the group gets its model back" if machine.spec.by_group else "the parameter servers are coming back"
         return lost if machine.servers.ever_lost else trouble or None

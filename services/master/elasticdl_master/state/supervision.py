@@ -6,10 +6,10 @@ from elasticdl_core.ports.launcher import ProcessStatus, Role
 from elasticdl_core.process_life import OVER_LIMITS, describe_exit
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.state import events as ev
+from elasticdl_master.state.conditions import DegradedConditions
 from elasticdl_master.state.context import JobContext
 from elasticdl_master.state.instructions import Instruction, Quarantine, ReleaseOwner, tell
 from elasticdl_master.state.throughput import Throughput
-from elasticdl_master.state.troubles import Troubles
 from elasticdl_master.state.workers import Death, Worker
 
 
@@ -19,16 +19,16 @@ class WorkerSupervisor:
     Args:
         job: what all parts share.
         throughput: measures how fast the workers are.
-        troubles: while the queue is away no progress is expected.
+        conditions: while the queue is away no progress is expected.
 
     Attributes:
         target: how many workers there shall be.
     """
 
-    def __init__(self, job: JobContext, throughput: Throughput, troubles: Troubles) -> None:
+    def __init__(self, job: JobContext, throughput: Throughput, conditions: DegradedConditions) -> None:
         self._job = job
         self._throughput = throughput
-        self._troubles = troubles
+        self._conditions = conditions
         self.target = job.setup.target_workers
 
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
@@ -150,7 +150,7 @@ class WorkerSupervisor:
         if self._job.lifecycle.ending:
             return []
         out: list[Instruction] = []
-        hears = not self._troubles.queue
+        hears = not self._conditions.queue
         watch = hears and self._job.servers.ready and not self._job.servers.silent
         for worker, reason in self._job.workers.overdue(now, watch=watch, hears=hears):
             if reason:

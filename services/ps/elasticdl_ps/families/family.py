@@ -36,7 +36,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOf:
+class FamilyUpdate:
     """One update, as a family sees it for the parameters of a group.
 
     Attributes:
@@ -76,7 +76,7 @@ class Family:
     defaults: Params
     kernel: Callable[[Params], str]
     slots: Callable[[Params], dict[str, float]]
-    numbers: Callable[[StepOf], list[float]]
+    numbers: Callable[[FamilyUpdate], list[float]]
     ignored: Mapping[str, Sequence[object] | None]
     bounds: Mapping[str, Interval] = field(default_factory=dict)
     layout: Sequence[str] = ()
@@ -121,7 +121,7 @@ class Family:
         return float(value)
 
 
-def compound_decay(of: StepOf) -> float:
+def compound_decay(of: FamilyUpdate) -> float:
     """The factor for kernels that take ``rate * decay`` of a weight once, as much as so many single decays."""
     decay, rate = of.params["weight_decay"], float(of.rate)
     if of.decays > 1 and decay and rate:

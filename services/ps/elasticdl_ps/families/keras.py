@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from elasticdl_ps.families.family import Family, Interval, Params, StepOf, compound_decay
+from elasticdl_ps.families.family import Family, FamilyUpdate, Interval, Params, compound_decay
 
 _NOTHING = (None, False)
 _IGNORED: Mapping[str, Sequence[object] | None] = {
@@ -37,7 +37,7 @@ _BOUNDS = {
 }
 
 
-def _adam_numbers(of: StepOf) -> list[float]:
+def _adam_numbers(of: FamilyUpdate) -> list[float]:
     """As Keras does it: powers in float32, ``1 - beta`` in float64."""
     p, step, one = of.params, np.float32(of.step), np.float32(1)
     power_1, power_2 = np.float32(p["beta_1"]) ** step, np.float32(p["beta_2"]) ** step
@@ -45,22 +45,22 @@ def _adam_numbers(of: StepOf) -> list[float]:
     return [1.0 - p["beta_1"], 1.0 - p["beta_2"], p["epsilon"], float(alpha)]
 
 
-def _adamax_numbers(of: StepOf) -> list[float]:
+def _adamax_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     correction = np.float32(1) - np.float32(p["beta_1"]) ** np.float32(of.step)
     return [1.0 - p["beta_1"], p["beta_2"], p["epsilon"], float(correction)]
 
 
-def _rmsprop_numbers(of: StepOf) -> list[float]:
+def _rmsprop_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     return [p["rho"], 1.0 - p["rho"], p["epsilon"], p["momentum"], p["centered"]]
 
 
-def _adadelta_numbers(of: StepOf) -> list[float]:
+def _adadelta_numbers(of: FamilyUpdate) -> list[float]:
     return [of.params["rho"], 1.0 - of.params["rho"], of.params["epsilon"]]
 
 
-def _ftrl_numbers(of: StepOf) -> list[float]:
+def _ftrl_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     l2 = p["l2_regularization_strength"] + (p["beta"] / (2.0 * float(of.rate)) if p["beta"] else 0.0)
     return [
@@ -99,9 +99,9 @@ def _family(
     defaults: Params,
     kernel: Callable[[Params], str],
     slots: Callable[[Params], dict[str, float]],
-    own: Callable[[StepOf], list[float]],
+    own: Callable[[FamilyUpdate], list[float]],
 ) -> Family:
-    def numbers(of: StepOf) -> list[float]:
+    def numbers(of: FamilyUpdate) -> list[float]:
         return [compound_decay(of), *own(of)]
 
     return Family({"weight_decay": 0.0, **defaults}, kernel, slots, numbers, _IGNORED, _BOUNDS)

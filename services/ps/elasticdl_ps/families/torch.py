@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.nadam import momentum_of, product_of_momenta
-from elasticdl_ps.families.family import Family, Interval, Params, StepOf, compound_decay
+from elasticdl_ps.families.family import Family, FamilyUpdate, Interval, Params, compound_decay
 
 _IGNORED: Mapping[str, Sequence[object] | None] = {
     "foreach": None,
@@ -43,21 +43,21 @@ _NO_DECAY = 1.0
 """What a weight keeps where nothing decays it directly."""
 
 
-def _l2(of: StepOf) -> float:
+def _l2(of: FamilyUpdate) -> float:
     """The part of a weight that is added to its gradient."""
     if of.params.get("decoupled_weight_decay"):
         return 0.0
     return of.params["weight_decay"] * of.decays
 
 
-def _kept(of: StepOf) -> float:
+def _kept(of: FamilyUpdate) -> float:
     """The part of a weight that is kept before the update, where decay is decoupled."""
     if not of.params["decoupled_weight_decay"]:
         return _NO_DECAY
     return (1.0 - float(of.rate) * of.params["weight_decay"]) ** of.decays
 
 
-def _sgd_numbers(of: StepOf) -> list[float]:
+def _sgd_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     if not of.layout["momentum"]:
         return [compound_decay(of)]
@@ -78,19 +78,19 @@ def _moments(p: Params) -> list[float]:
     return [1.0 - p["beta_1"], p["beta_2"], 1.0 - p["beta_2"]]
 
 
-def _adam_numbers(of: StepOf) -> list[float]:
+def _adam_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     step_size = float(of.rate) / (1.0 - p["beta_1"] ** of.step)
     root_2 = math.sqrt(1.0 - p["beta_2"] ** of.step)
     return [_l2(of), _kept(of), *_moments(p), p["epsilon"], step_size, root_2, p["amsgrad"]]
 
 
-def _adagrad_numbers(of: StepOf) -> list[float]:
+def _adagrad_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     return [_l2(of), p["epsilon"], float(of.rate) / (1.0 + (of.step - 1) * p["lr_decay"])]
 
 
-def _rmsprop_numbers(of: StepOf) -> list[float]:
+def _rmsprop_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     has_momentum, has_average = of.layout["momentum"] > 0, of.layout["centered"]
     own = [p["alpha"], 1.0 - p["alpha"], p["epsilon"], p["momentum"], p["centered"]]
@@ -106,17 +106,17 @@ def _rmsprop_slots(p: Params) -> dict[str, float]:
     return slots
 
 
-def _adadelta_numbers(of: StepOf) -> list[float]:
+def _adadelta_numbers(of: FamilyUpdate) -> list[float]:
     return [_l2(of), of.params["rho"], 1.0 - of.params["rho"], of.params["epsilon"]]
 
 
-def _adamax_numbers(of: StepOf) -> list[float]:
+def _adamax_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     step_size = float(of.rate) / (1.0 - p["beta_1"] ** of.step)
     return [_l2(of), 1.0 - p["beta_1"], p["beta_2"], p["epsilon"], step_size]
 
 
-def _nadam_numbers(of: StepOf) -> list[float]:
+def _nadam_numbers(of: FamilyUpdate) -> list[float]:
     p, rate = of.params, float(of.rate)
     product = product_of_momenta(of.step, p["beta_1"], p["momentum_decay"])
     mu, following = (momentum_of(step, p["beta_1"], p["momentum_decay"]) for step in (of.step, of.step + 1))
@@ -126,7 +126,7 @@ def _nadam_numbers(of: StepOf) -> list[float]:
     return [_l2(of), _kept(of), *_moments(p), p["epsilon"], correction_2, of_gradient, of_mean]
 
 
-def _radam_numbers(of: StepOf) -> list[float]:
+def _radam_numbers(of: FamilyUpdate) -> list[float]:
     p, t = of.params, of.step
     correction_2 = 1.0 - p["beta_2"] ** t
     longest = 2.0 / (1.0 - p["beta_2"]) - 1.0
@@ -139,7 +139,7 @@ def _radam_numbers(of: StepOf) -> list[float]:
     return [_l2(of), _kept(of), *_moments(p), p["epsilon"], step_size, float(adapts)]
 
 
-def _sparse_adam_numbers(of: StepOf) -> list[float]:
+def _sparse_adam_numbers(of: FamilyUpdate) -> list[float]:
     p = of.params
     step_size = float(of.rate) * math.sqrt(1.0 - p["beta_2"] ** of.step) / (1.0 - p["beta_1"] ** of.step)
     return [0.0, 1.0 - p["beta_1"], 1.0 - p["beta_2"], p["epsilon"], step_size]
@@ -158,7 +158,7 @@ def _family(
     defaults: Params,
     kernel: str | Callable[[Params], str],
     slots: Callable[[Params], dict[str, float]],
-    numbers: Callable[[StepOf], list[float]],
+    numbers: Callable[[FamilyUpdate], list[float]],
     *,
     layout: Sequence[str] = (),
     shared: Sequence[str] = (),

@@ -1,14 +1,14 @@
 """Collectives: sums, exchanges and streams among the members of an AllReduce group."""
 
-from elasticdl_worker.collectives.lobby import open_lobby
+from elasticdl_worker.collectives.group_listener import open_listener
 from elasticdl_worker.collectives.port import (
     Collective,
     CollectiveError,
     CollectiveTimeoutError,
     CorruptStateError,
     GroupAbortedError,
+    GroupListener,
     GroupPlan,
-    Lobby,
     MemberLostError,
     PendingSum,
 )
@@ -23,9 +23,9 @@ __all__ = [
     "GroupAbortedError",
     "GroupPlan",
     "LinkSecurity",
-    "Lobby",
+    "GroupListener",
     "MemberLostError",
     "PendingSum",
     "SilenceLimits",
-    "open_lobby",
+    "open_listener",
 ]

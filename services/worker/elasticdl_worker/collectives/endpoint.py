@@ -67,7 +67,7 @@ class MemberEndpoint:
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InvalidInputError(
-                "a member's endpoint cannot be read", fix="hand on what its Lobby.endpoint says, unchanged"
+                "a member's endpoint cannot be read", fix="hand on what its GroupListener.endpoint says, unchanged"
             ) from None
 
     def shares_machine(self, other: MemberEndpoint) -> bool:

@@ -34,11 +34,11 @@ from elasticdl_worker.collectives.sums import SumCarrier
 from elasticdl_worker.collectives.waiting import SilenceLimits
 
 STRANGER_S = 1.0
-"""How long somebody who knocks may take to say who he is."""
+"""How long a caller may take to say who he is."""
 
 
 @dataclass(slots=True)
-class Knock:
+class IncomingConnection:
     """A connection that came in and said what it wants."""
 
     hello: Hello
@@ -52,8 +52,8 @@ class Knock:
         self.connection.close()
 
 
-class Doorman(Protocol):
-    """The parts of a lobby that a forming needs."""
+class ConnectionAcceptor(Protocol):
+    """The parts of a listener that a forming needs."""
 
     @property
     def regions(self) -> OwnRegions:
@@ -79,7 +79,7 @@ class Doorman(Protocol):
         """Connects to another member."""
         ...
 
-    def take_knock(self, channel: str, generation: int) -> Knock | None:
+    def take_incoming(self, channel: str, generation: int) -> IncomingConnection | None:
         """Takes a connection that came for a group before or beside its forming."""
         ...
 
@@ -88,7 +88,7 @@ class Doorman(Protocol):
         ...
 
     def listening(self) -> list[socket.socket]:
-        """The sockets on which members knock."""
+        """The sockets on which members connect."""
         ...
 
 
@@ -97,14 +97,14 @@ class Forming:
 
     def __init__(
         self,
-        lobby: Doorman,
+        group_listener: ConnectionAcceptor,
         plan: GroupPlan,
         rank: int,
         endpoints: list[MemberEndpoint],
         adapter: str,
         deadline: float,
     ) -> None:
-        self._lobby, self._plan, self._rank = lobby, plan, rank
+        self._group_listener, self._plan, self._rank = group_listener, plan, rank
         self._endpoints, self._adapter, self._deadline = endpoints, adapter, deadline
         self._files: dict[int, int] = {}
         self._sums = -1
@@ -113,7 +113,7 @@ class Forming:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell_lock = threading.Lock()
         self._busy: socket.socket | None = None
-        self.mesh = Mesh(plan.generation, rank, len(endpoints), self._runs, lobby.patience)
+        self.mesh = Mesh(plan.generation, rank, len(endpoints), self._runs, group_listener.patience)
         self.mesh.listen(lambda _: self._interrupt())
 
     def run(self) -> Collective:
@@ -124,7 +124,7 @@ class Forming:
         """
         try:
             if self._adapter == SHARED_MEMORY:
-                self._region = self._lobby.regions.take()
+                self._region = self._group_listener.regions.take()
                 if self._rank == 0:
                     self._sums = make_region()
             for other in range(self._rank):
@@ -141,7 +141,7 @@ class Forming:
             raise
         finally:
             if self._region is not None:
-                self._lobby.regions.give_back(self._region)
+                self._group_listener.regions.give_back(self._region)
             for descriptor in (*self._files.values(), self._sums):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -167,7 +167,7 @@ class Forming:
                     self._busy.shutdown(socket.SHUT_RDWR)
 
     def _runs(self, rank: int) -> bool:
-        return self._endpoints[rank].is_running(self._lobby.here)
+        return self._endpoints[rank].is_running(self._group_listener.here)
 
     def _remaining(self) -> float:
         """Seconds left.
@@ -198,7 +198,7 @@ class Forming:
             handshake.draw_nonce(),
         )
         try:
-            connection = self._lobby.connect(self._endpoints[other], self._remaining())
+            connection = self._group_listener.connect(self._endpoints[other], self._remaining())
         except OSError as error:
             self._remaining()
             raise MemberLostError(f"rank {other} cannot be reached: {error}", suspects=[other]) from None
@@ -218,23 +218,23 @@ class Forming:
         """Waits for a member of higher rank, and takes it in."""
         while True:
             timeout = self._remaining()
-            knock = self._lobby.take_knock(self._plan.channel, self._plan.generation)
-            if knock is not None:
-                self._answer(knock)
+            incoming = self._group_listener.take_incoming(self._plan.channel, self._plan.generation)
+            if incoming is not None:
+                self._answer(incoming)
                 return
             poll = select.poll()
             poll.register(self._bell, select.POLLIN)
-            listeners = {listener.fileno(): listener for listener in self._lobby.listening()}
+            listeners = {listener.fileno(): listener for listener in self._group_listener.listening()}
             for descriptor in listeners:
                 poll.register(descriptor, select.POLLIN)
             for descriptor, _ in poll.poll(timeout * 1000):
                 if descriptor == self._bell:
                     os.eventfd_read(self._bell)
                 else:
-                    self._lobby.accept(listeners[descriptor])
+                    self._group_listener.accept(listeners[descriptor])
 
-    def _answer(self, knock: Knock) -> None:
-        hello, connection = knock.hello, knock.connection
+    def _answer(self, incoming: IncomingConnection) -> None:
+        hello, connection = incoming.hello, incoming.connection
         with self._guarded(connection):
             try:
                 expected = (len(self._endpoints), self._rank)
@@ -243,7 +243,7 @@ class Forming:
                 if hello.adapter != self._adapter:
                     raise RefusedError(f"it chose the adapter {hello.adapter}, and not {self._adapter}")
                 connection.settimeout(min(2 * STRANGER_S, self._remaining()))
-                handshake.answer(connection, self._plan.secret, knock.first)
+                handshake.answer(connection, self._plan.secret, incoming.first)
                 self._exchange_memory(connection, hello.rank, connects=False)
             except (OSError, RefusedError):
                 # It may have been a stranger. The member itself is still awaited.
@@ -275,10 +275,10 @@ class Forming:
             own, files, sums = self._region, self._files, self._sums
             assert own is not None
             self._region, self._files, self._sums = None, {}, -1
-            return SharedMemorySums(self.mesh, own, files, sums, self._lobby.regions)
+            return SharedMemorySums(self.mesh, own, files, sums, self._group_listener.regions)
         if self._adapter in ON_DEVICE:
             form = load_torch("tensors").form_tensors
-            carrier: SumCarrier = form(self.mesh, self._adapter, self._lobby.host, self._remaining())
+            carrier: SumCarrier = form(self.mesh, self._adapter, self._group_listener.host, self._remaining())
             return carrier
         return SocketSums(self.mesh)
 

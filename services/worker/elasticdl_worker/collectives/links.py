@@ -29,7 +29,7 @@ class Kind(IntEnum):
     LEAVE = 2
     READY = 3
     DONE = 4
-    STUB = 5
+    PARTIAL_SUM = 5
     CHUNK = 6
     GATHER = 7
     BROADCAST = 8
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 
 Tag = tuple[Kind, int, int, int]
-"""What a message is, and three numbers whose meaning is its kind's: mostly the operation, the bucket, the stub."""
+"""The kind of a message, and three numbers whose meaning is its kind's: operation, bucket and partial sum mostly."""
 Place = Callable[[Tag, int], memoryview]
 """Gives the memory for a message of a length."""
 Arrived = Callable[[Tag, int, memoryview], None]

@@ -6,8 +6,8 @@ generation in the same process. Operations block their caller and release the GI
 called from any thread. All members make the same operations in the same order; ``send`` and ``receive`` concern two
 members only, and may run in another thread beside the others.
 
-What joins members is the ``Lobby``: one for each process, for all generations it will be in. Its ``endpoint`` is
-published through the master when the member joins, and the master hands all members of a generation the same
+What joins members is the ``GroupListener``: one for each process, for all generations it will be in. Its ``endpoint``
+is published through the master when the member joins, and the master hands all members of a generation the same
 ``GroupPlan``.
 """
 
@@ -66,7 +66,7 @@ class GroupPlan:
 
     Attributes:
         generation: larger than that of any earlier group of the same channel.
-        endpoints: of each member by rank, as its ``Lobby.endpoint`` said.
+        endpoints: of each member by rank, as its ``GroupListener.endpoint`` said.
         secret: at least 16 bytes, the same for all members of a job and known to nobody else; the master draws it.
             Who does not know it cannot enter a group.
         channel: groups of different channels live side by side: ``""`` is the training group; a pair that only moves
@@ -243,7 +243,7 @@ class Collective(Protocol):
         ...
 
 
-class Lobby(Protocol):
+class GroupListener(Protocol):
     """A listener that other members find this process by, and that forms groups with them."""
 
     @property

@@ -1,19 +1,21 @@
 """Sums through memory that the members of one machine share.
 
-Each member has a region that it alone writes, with its stubs, and one region more takes the sums, of which each
-member writes its part. The regions are anonymous files (``memfd``), handed over through the links' unix sockets: they
-have no name that could be left behind, and the kernel frees them with the last process that holds them, however it
-ended. Members tell each other what is ready with messages of the mesh, which block without spinning on a machine that
-has other work, and end with the process.
+Each member has a region that it alone writes, with its partial sums, and one region more takes the sums, of which
+each member writes its part. The regions are anonymous files (``memfd``), handed over through the links' unix sockets:
+they have no name that could be left behind, and the kernel frees them with the last process that holds them, however
+it ended. Members tell each other what is ready with messages of the mesh, which block without spinning on a machine
+that has other work, and end with the process.
 
-1. A member whose stubs of a bucket are whole tells all: READY.
-2. When all are ready, each adds its part of the bucket (a slice of all stubs) into the sums, and tells all: DONE.
+1. A member whose partial sums of a bucket are whole tells all: READY.
+2. When all are ready, each adds its part of the bucket (a slice of all partial sums) into the sums, and tells all:
+DONE.
 3. When all are done, the sum is there to be read in place.
 
-Nothing is written while somebody may read it: a member writes stubs of the next sum only when all are done with this
-one, and sums only when all have begun the next one. A member that was stopped for long is not waited for: the others
-end the group, and write their stubs of later groups into the same regions. Each region begins with the number of
-groups that ended in it: who wakes in the middle of an old sum sees that what it added was not all of that sum.
+Nothing is written while somebody may read it: a member writes partial sums of the next sum only when all are done
+with this one, and sums only when all have begun the next one. A member that was stopped for long is not waited for:
+the others end the group, and write their partial sums of later groups into the same regions. Each region begins with
+the number of groups that ended in it: who wakes in the middle of an old sum sees that what it added was not all of
+that sum.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.port import Leaf
 from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
-from elasticdl_worker.collectives.tree import ALIGN_BYTES, Array, StubAdder, chunk_bounds
+from elasticdl_worker.collectives.tree import ALIGN_BYTES, Array, PartialSumAdder, chunk_bounds
 
 _PAGE = mmap.PAGESIZE
 _HEADER_BYTES = ALIGN_BYTES
@@ -51,7 +53,7 @@ class _Layout:
     """The positions in the memory, the same at all members.
 
     Attributes:
-        homes: by bucket, by stub (from left to right), its offset in its owner's region.
+        homes: by bucket, by partial sum (from left to right), its offset in its owner's region.
         used: bytes of each member's region, by rank.
         sums: by bucket, its offset in the region of the sums.
         sums_used: bytes of that.
@@ -70,9 +72,9 @@ def _layout(shape: SumShape, size: int) -> _Layout:
     for length in shape.lengths:
         padded = -(-length * shape.itemsize // ALIGN_BYTES) * ALIGN_BYTES
         row = []
-        for stub in shape.stubs():
-            row.append(used[stub.owner])
-            used[stub.owner] += padded
+        for partial_sum in shape.partial_sums():
+            row.append(used[partial_sum.owner])
+            used[partial_sum.owner] += padded
         homes.append(tuple(row))
         sums.append(at)
         at += padded
@@ -186,12 +188,12 @@ class SharedMemorySums:
         region = self._regions[rank]
         region.grow(layout.used[rank])
         self._sums.grow(layout.sums_used)
-        stubs = shape.stubs()
+        partial_sums = shape.partial_sums()
         homes = [
             [
                 region.array(offset, length, shape.dtype)
-                for stub, offset in zip(stubs, row, strict=True)
-                if stub.owner == rank
+                for partial_sum, offset in zip(partial_sums, row, strict=True)
+                if partial_sum.owner == rank
             ]
             for length, row in zip(shape.lengths, layout.homes, strict=True)
         ]
@@ -230,7 +232,7 @@ class _SharedSum(CarriedSum):
         self._regions, self._sums, self._ended_by = regions, sums, ended_by
         self._operation, self._shape, self._timeout_s = operation, shape, timeout_s
         self._layout = _layout(shape, mesh.size)
-        self._adder = StubAdder(shape.stubs(), shape.dtype)
+        self._adder = PartialSumAdder(shape.partial_sums(), shape.dtype)
         self._unready = [mesh.size] * len(shape.lengths)
         self._undone = mesh.size * len(shape.lengths)
         self._results: list[Leaf] = []
@@ -309,7 +311,7 @@ class _SharedSum(CarriedSum):
         if first == end:
             return
         parts = [
-            self._regions[stub.owner].array(offset, length, dtype)[first:end]
-            for stub, offset in zip(self._shape.stubs(), self._layout.homes[bucket], strict=True)
+            self._regions[partial_sum.owner].array(offset, length, dtype)[first:end]
+            for partial_sum, offset in zip(self._shape.partial_sums(), self._layout.homes[bucket], strict=True)
         ]
         self._adder.add(parts, self._sums.array(self._layout.sums[bucket], length, dtype)[first:end])

@@ -1,4 +1,4 @@
-"""Sums of buckets over the fixed tree: what all adapters share. How stubs travel is the carriers' affair."""
+"""Sums of buckets over the fixed tree: what all adapters share. How partial sums travel is the carriers' affair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.port import Leaf
-from elasticdl_worker.collectives.tree import Array, Stub, StubLeaves, stubs_of
+from elasticdl_worker.collectives.tree import Array, PartialSum, PartialSumLeaves, partial_sums_of
 
 _DTYPES = ("float32", "float64")
 
@@ -60,15 +60,15 @@ class SumShape:
         """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
 
-    def stubs(self) -> tuple[Stub, ...]:
+    def partial_sums(self) -> tuple[PartialSum, ...]:
         """From left to right."""
-        return _known_stubs(self.owners)
+        return _known_partial_sums(self.owners)
 
 
 @lru_cache(maxsize=64)
-def _known_stubs(owners: tuple[int, ...]) -> tuple[Stub, ...]:
-    """The stubs of owners, which stay the same for many sums and are asked for several times in each."""
-    return stubs_of(owners)
+def _known_partial_sums(owners: tuple[int, ...]) -> tuple[PartialSum, ...]:
+    """The partial sums of owners, which stay the same for many sums and are asked for several times in each."""
+    return partial_sums_of(owners)
 
 
 class SumCarrier(Protocol):
@@ -86,12 +86,12 @@ class SumCarrier(Protocol):
 
 
 class OwnLeaves:
-    """The leaves that this member brings, merged into its stubs as they come.
+    """The leaves that this member brings, merged into its partial sums as they come.
 
     Args:
         shape: what is summed.
         rank: this member's.
-        homes: for each bucket, the memory of each of this member's stubs.
+        homes: for each bucket, the memory of each of this member's partial sums.
         spares: by length, memory for leaves that are not merged yet; kept from sum to sum.
         write: copies a leaf to memory, after looking whether it fits.
     """
@@ -105,12 +105,17 @@ class OwnLeaves:
         write: Callable[[Array, Leaf], None] | None = None,
     ) -> None:
         self._write = write or _write
-        own = [stub for stub in shape.stubs() if stub.owner == rank]
+        own = [partial_sum for partial_sum in shape.partial_sums() if partial_sum.owner == rank]
         self._shape, self._rank = shape, rank
-        self._of_microbatch = {m: at for at, stub in enumerate(own) for m in range(stub.first, stub.end)}
+        self._of_microbatch = {
+            m: at for at, partial_sum in enumerate(own) for m in range(partial_sum.first, partial_sum.end)
+        }
         self._leaves = [
-            [StubLeaves(stub, home, spares.setdefault(length, [])) for stub, home in zip(own, stubs, strict=True)]
-            for length, stubs in zip(shape.lengths, homes, strict=True)
+            [
+                PartialSumLeaves(partial_sum, home, spares.setdefault(length, []))
+                for partial_sum, home in zip(own, partial_sums, strict=True)
+            ]
+            for length, partial_sums in zip(shape.lengths, homes, strict=True)
         ]
 
     def leaf(self, microbatch: int, bucket: int) -> Array:
@@ -136,15 +141,15 @@ class OwnLeaves:
         Raises:
             InvalidInputError: one is missing.
         """
-        for bucket, stubs in enumerate(self._leaves):
-            for leaves in stubs:
+        for bucket, partial_sums in enumerate(self._leaves):
+            for leaves in partial_sums:
                 if not leaves.is_whole:
                     raise InvalidInputError(
                         f"microbatches {sorted(leaves.missing)} of bucket {bucket} were not brought",
                         fix="add each leaf that this member owns, then finish",
                     )
 
-    def _find(self, microbatch: int, bucket: int) -> StubLeaves:
+    def _find(self, microbatch: int, bucket: int) -> PartialSumLeaves:
         at = self._of_microbatch.get(microbatch)
         if at is None:
             raise InvalidInputError(
@@ -240,7 +245,7 @@ class CarriedSum(ABC):
 
     @abstractmethod
     def _bring(self, bucket: int) -> None:
-        """Has a bucket summed: all of this member's stubs of it are whole. Does not wait."""
+        """Has a bucket summed: all of this member's partial sums of it are whole. Does not wait."""
 
     @abstractmethod
     def _collect(self) -> list[Leaf]:

@@ -4,7 +4,8 @@ The tree stands over the microbatches, never over the members: a node over ``n``
 them on its left, ``2**k`` being the largest power of two below ``n``. Who owns which leaf decides only where an
 addition is made, never which additions there are, nor the order of their operands (which matters to a NaN's bits).
 
-A *stub* is a largest node whose leaves all have one owner: it is summed where its leaves are, and only stubs travel.
+A *partial sum* is a largest node whose leaves all have one owner: it is summed where its leaves are, and only partial
+sums travel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stub:
+class PartialSum:
     """A node whose leaves all have one owner.
 
     Attributes:
@@ -43,17 +44,17 @@ def split(first: int, end: int) -> int:
     return first + (1 << (end - first - 1).bit_length() - 1)
 
 
-def stubs_of(owners: Sequence[int]) -> tuple[Stub, ...]:
-    """The stubs, from left to right.
+def partial_sums_of(owners: Sequence[int]) -> tuple[PartialSum, ...]:
+    """The partial sums, from left to right.
 
     Args:
         owners: by microbatch.
     """
-    found: list[Stub] = []
+    found: list[PartialSum] = []
 
     def visit(first: int, end: int) -> None:
         if all(owner == owners[first] for owner in owners[first:end]):
-            found.append(Stub(first, end, owners[first]))
+            found.append(PartialSum(first, end, owners[first]))
             return
         middle = split(first, end)
         visit(first, middle)
@@ -63,16 +64,16 @@ def stubs_of(owners: Sequence[int]) -> tuple[Stub, ...]:
     return tuple(found)
 
 
-class StubAdder:
-    """Adds stubs as the tree says, for any part of a bucket.
+class PartialSumAdder:
+    """Adds partial sums as the tree says, for any part of a bucket.
 
     Args:
-        stubs: all of them, from left to right.
+        partial_sums: all of them, from left to right.
         dtype: of the numbers.
     """
 
-    def __init__(self, stubs: Sequence[Stub], dtype: str) -> None:
-        self._program = _program(stubs)
+    def __init__(self, partial_sums: Sequence[PartialSum], dtype: str) -> None:
+        self._program = _program(partial_sums)
         self._block = _BLOCK_BYTES // np.dtype(dtype).itemsize
         depth = highest = 0
         for step in self._program:
@@ -84,7 +85,7 @@ class StubAdder:
         """Adds.
 
         Args:
-            parts: of each stub, all of one length.
+            parts: of each partial sum, all of one length.
             out: of that length too; shares no memory with a part.
         """
         if len(parts) == 1:
@@ -110,14 +111,14 @@ class StubAdder:
             stack.append(target)
 
 
-def _program(stubs: Sequence[Stub]) -> list[int | None]:
-    """The additions in postfix order: the number of a stub, or None for the sum of the last two."""
-    starts = {stub.first: number for number, stub in enumerate(stubs)}
+def _program(partial_sums: Sequence[PartialSum]) -> list[int | None]:
+    """The additions in postfix order: the number of a partial sum, or None for the sum of the last two."""
+    starts = {partial_sum.first: number for number, partial_sum in enumerate(partial_sums)}
     steps: list[int | None] = []
 
     def visit(first: int, end: int) -> None:
         number = starts.get(first)
-        if number is not None and stubs[number].end == end:
+        if number is not None and partial_sums[number].end == end:
             steps.append(number)
             return
         middle = split(first, end)
@@ -125,29 +126,29 @@ def _program(stubs: Sequence[Stub]) -> list[int | None]:
         visit(middle, end)
         steps.append(None)
 
-    visit(0, stubs[-1].end)
+    visit(0, partial_sums[-1].end)
     return steps
 
 
-class StubLeaves:
-    """The leaves of one stub of one bucket, merged as they come, in any order.
+class PartialSumLeaves:
+    """The leaves of one partial sum of one bucket, merged as they come, in any order.
 
-    The stub ends up in the memory of its leftmost leaf; other leaves live in spare memory that is given back as soon
-    as they were merged.
+    The partial sum ends up in the memory of its leftmost leaf; other leaves live in spare memory that is given back
+    as soon as they were merged.
 
     Args:
-        stub: whose leaves.
-        home: the stub's memory.
+        partial_sum: whose leaves.
+        home: the partial sum's memory.
         spare: arrays of the same length to take from and give back to.
     """
 
-    def __init__(self, stub: Stub, home: Array, spare: list[Array]) -> None:
-        self._stub = stub
+    def __init__(self, partial_sum: PartialSum, home: Array, spare: list[Array]) -> None:
+        self._partial_sum = partial_sum
         self._home = home
         self._spare = spare
         self._given: dict[int, Array] = {}
         self._whole: dict[tuple[int, int], Array] = {}
-        self._missing = set(range(stub.first, stub.end))
+        self._missing = set(range(partial_sum.first, partial_sum.end))
 
     @property
     def is_whole(self) -> bool:
@@ -162,13 +163,13 @@ class StubLeaves:
     @property
     def whole(self) -> Array:
         """The sum, when all leaves were merged."""
-        return self._whole[self._stub.first, self._stub.end]
+        return self._whole[self._partial_sum.first, self._partial_sum.end]
 
     def leaf(self, microbatch: int) -> Array:
         """Memory for a leaf that is still to be brought."""
         given = self._given.get(microbatch)
         if given is None:
-            if microbatch == self._stub.first:
+            if microbatch == self._partial_sum.first:
                 given = self._home
             else:
                 given = self._spare.pop() if self._spare else aligned(len(self._home), self._home.dtype.name)
@@ -180,7 +181,7 @@ class StubLeaves:
         values = self._given.pop(microbatch)
         self._missing.remove(microbatch)
         self._whole[microbatch, microbatch + 1] = values
-        self._climb(self._stub.first, self._stub.end, microbatch)
+        self._climb(self._partial_sum.first, self._partial_sum.end, microbatch)
 
     def _climb(self, first: int, end: int, microbatch: int) -> None:
         """Adds the two halves of each node above a leaf that has become whole."""

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from elasticdl_core.group.steps import Entry, Step, StepCourse
+from elasticdl_core.group.steps import HeldTask, Step, StepSchedule
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import Task
-from elasticdl_worker.collectives.tree import Stub, StubLeaves, aligned
+from elasticdl_worker.collectives.tree import PartialSum, PartialSumLeaves, aligned
 from elasticdl_worker.group.replica import LossFraction, Measure, Replica
 
 
 @dataclass(frozen=True)
-class MadeUpdate:
+class UpdateOutcome:
     """The outcome of the records of one update.
 
     Attributes:
@@ -42,18 +42,18 @@ def steps_of(task: Task, microbatches: int, records: int) -> Iterator[Step]:
         microbatches: that a step is cut into.
         records: of a full step.
     """
-    course = StepCourse(microbatches, records)
-    course.add([Entry("", task.id)])
+    course = StepSchedule(microbatches, records)
+    course.add([HeldTask("", task.id)])
     while course.entries:
         step = course.step_dealt((0,) * microbatches)
         yield step
         course.count(step)
 
 
-def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
+def make_update(replica: Replica, task: Task, step: Step) -> UpdateOutcome:
     """Computes each microbatch of a step by itself, sums in the tree of all groups, and applies the sum."""
     count, epoch = len(step.dealt), task.id.epoch
-    sums = [StubLeaves(Stub(0, count, 0), aligned(length, "float32"), []) for length in replica.lengths]
+    sums = [PartialSumLeaves(PartialSum(0, count, 0), aligned(length, "float32"), []) for length in replica.lengths]
     fed, rows, loss, measures = 0, 0, LossFraction(), list[Measure]()
     passed_over = left_out = Skips()
     version = replica.version
@@ -76,4 +76,4 @@ def make_update(replica: Replica, task: Task, step: Step) -> MadeUpdate:
             loss += given.fraction
     if rows:
         replica.apply([leaves.whole for leaves in sums], rows, epoch)
-    return MadeUpdate(fed, rows, loss.value if rows else math.nan, passed_over, left_out, measures)
+    return UpdateOutcome(fed, rows, loss.value if rows else math.nan, passed_over, left_out, measures)

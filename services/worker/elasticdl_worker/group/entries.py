@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticdl.data import fingerprints
-from elasticdl_core.group.member import Book
-from elasticdl_core.group.steps import Entry
+from elasticdl_core.group.member import ReplicaMetadata
+from elasticdl_core.group.steps import HeldTask
 from elasticdl_core.mixed_order import MixedReading
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import BlockReading, Reading
@@ -16,7 +16,7 @@ from elasticdl_core.task import Task, lease_order
 from elasticdl_worker.master.client import LeasedTask
 
 
-def entry_of(lease: LeasedTask) -> Entry:
+def entry_of(lease: LeasedTask) -> HeldTask:
     """A task as it goes from member to member."""
     task = lease.task
     reading = task.reading
@@ -27,10 +27,10 @@ def entry_of(lease: LeasedTask) -> Entry:
         "reading": None if reading is None else _written(reading),
         "fingerprints": dict(task.fingerprints),
     }
-    return Entry(lease.token, task.id, json.dumps(data))
+    return HeldTask(lease.token, task.id, json.dumps(data))
 
 
-def lease_of(entry: Entry) -> LeasedTask:
+def lease_of(entry: HeldTask) -> LeasedTask:
     """The task of an entry, with all that it takes to work on it."""
     data = json.loads(entry.data)
     reading = None if data["reading"] is None else _read(*data["reading"])
@@ -62,7 +62,7 @@ def _read(
     return MixedReading(first, key, block, places, tuple(bases), tuple(numbers), readers)
 
 
-def take_news(tasks: Sequence[LeasedTask], book: Book, *, drop: bool) -> tuple[list[Entry], bool]:
+def take_news(tasks: Sequence[LeasedTask], book: ReplicaMetadata, *, drop: bool) -> tuple[list[HeldTask], bool]:
     """Takes the news of the master's answer for a group that is new to it.
 
     Args:

@@ -38,21 +38,21 @@ from elasticdl_runtime.checkpoint_files import CheckpointFile
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import span, traced
-from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, Lobby, PendingSum
+from elasticdl_worker.collectives import Collective, CollectiveError, GroupListener, GroupPlan, PendingSum
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.group.attendance import Attendance
 from elasticdl_worker.group.entries import lease_of
+from elasticdl_worker.group.master_session import MasterSession
 from elasticdl_worker.group.replica import (
-    BringsEarly,
-    BroughtTooEarlyError,
-    ComputesAtOnce,
+    AppliesWhileComputing,
+    ComputesTogether,
     Contribution,
     Flat,
     LossFraction,
     Measure,
     MicrobatchData,
     Replica,
-    UpdatesAlone,
+    SendsGradientsEarly,
+    SentTooEarlyError,
     copied,
     take_all,
 )
@@ -61,7 +61,7 @@ from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_
 from elasticdl_worker.group.steps_ahead import StepsAhead
 from elasticdl_worker.group.streams import IncomingState, OutgoingState
 from elasticdl_worker.master.client import LeasedTask
-from elasticdl_worker.master.group_client import Told
+from elasticdl_worker.master.group_client import GroupDirective
 from elasticdl_worker.master.session import Session
 from elasticdl_worker.reporting.accounts import TaskAccount
 from elasticdl_worker.reporting.progress import StepParts
@@ -115,13 +115,13 @@ class Membership:
 
     Attributes:
         owner: this member's name.
-        lobby: forms groups.
-        attendance: the orders.
+        group_listener: forms groups.
+        master_session: the orders.
     """
 
     owner: str
-    lobby: Lobby
-    attendance: Attendance
+    group_listener: GroupListener
+    master_session: MasterSession
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class MemberLoop:
         self._replica = replica
         self._session = session
         owner = membership.owner
-        self._attendance = membership.attendance
-        self._lobby = membership.lobby
+        self._master_session = membership.master_session
+        self._group_listener = membership.group_listener
         self._run_task = run_task
         self._traces = traces
         self._on_first_step: Callable[[], None] | None = on_first_step
@@ -181,7 +181,7 @@ class MemberLoop:
         self._size = 4 * sum(replica.lengths)
         self._member = GroupMember(owner, spec.microbatches_per_step, spec.minibatch_size)
         self._ahead = StepsAhead(replica.read, self._member, fused=spec.fuses)
-        self._shares = ShareWriter(membership.attendance.add_share)
+        self._shares = ShareWriter(membership.master_session.add_share)
         self._outgoing: OutgoingState | None = None
         self._incoming: IncomingState | None = None
         self._kept = [replica.memory.zeros(length) for length in replica.lengths]
@@ -202,12 +202,12 @@ class MemberLoop:
         Raises:
             ElasticDLError: the user's code or the data failed.
         """
-        self._attendance.start()
+        self._master_session.start()
         try:
-            while (told := self._attendance.next_orders(self._member.finished)) is not None:
+            while (told := self._master_session.next_orders(self._member.finished)) is not None:
                 if told.orders.is_over:
                     self._member.skip(told.orders)
-                    self._attendance.get_out(self._member.finished, holds=self._member.holds, suspects=())
+                    self._master_session.get_out(self._member.finished, holds=self._member.holds, suspects=())
                 else:
                     self._take_part(told)
             return self._session.finished.is_set()
@@ -215,22 +215,22 @@ class MemberLoop:
             self._ahead.close()
             self._shares.wait(_FORM_S)
 
-    def _take_part(self, told: Told) -> None:
+    def _take_part(self, told: GroupDirective) -> None:
         orders = told.orders
         with contextlib.ExitStack() as stack:
             suspects = self._go_through(told, stack)
             self._member.finished = orders.generation
             names = [orders.members[other] for other in suspects]
             # All may wait for this word, and nobody for the end of the group's connections, which comes after it.
-            self._attendance.get_out(orders.generation, holds=self._member.holds, suspects=names)
+            self._master_session.get_out(orders.generation, holds=self._member.holds, suspects=names)
 
-    def _go_through(self, told: Told, stack: contextlib.ExitStack) -> list[int]:
+    def _go_through(self, told: GroupDirective, stack: contextlib.ExitStack) -> list[int]:
         """Does a member's part in a generation; returns the ranks that it suspects. The stack closes the group."""
         orders = told.orders
         rank = orders.members.index(self._owner)
         member, suspects = self._member, list[int]()
         running = member.enter(orders)
-        self._attendance.enter(orders.generation, holds=member.holds_for(orders))
+        self._master_session.enter(orders.generation, holds=member.holds_for(orders))
         self._ahead.begin(orders, rank)
         collective: Collective | None = None
         try:
@@ -238,7 +238,7 @@ class MemberLoop:
             plan = GroupPlan(orders.generation, told.endpoints, told.secret, adapter=adapter)
             told_beside = {"generation": orders.generation, "members": len(orders.members)}
             with span("form the group", "group", details=told_beside):
-                collective = self._lobby.form(plan, rank, timeout_s=_FORM_S)
+                collective = self._group_listener.form(plan, rank, timeout_s=_FORM_S)
             stack.callback(self._end_streams)
             stack.callback(collective.close)
             operation: Operation | None = None
@@ -260,8 +260,8 @@ class MemberLoop:
             _log.error("parameters differ", error=str(error))
             suspects = list(member.suspects)
         except _Refused as error:
-            self._attendance.refuse(error)
-        except BroughtTooEarlyError as error:
+            self._master_session.refuse(error)
+        except SentTooEarlyError as error:
             _log.warning("a step is computed again", generation=orders.generation, reason=str(error))
             if collective is not None:
                 collective.abort(str(error))
@@ -273,12 +273,12 @@ class MemberLoop:
         finally:
             running.close()
             self._pending = self._began = None
-            self._attendance.set_busy(busy=False)
+            self._master_session.set_busy(busy=False)
         return suspects
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, operation: Operation, collective: Collective, told: Told) -> Any:
+    def _carry_out(self, operation: Operation, collective: Collective, told: GroupDirective) -> Any:
         rank = collective.rank
         match operation:
             case Gather(data):
@@ -289,11 +289,11 @@ class MemberLoop:
                 given = collective.gather(json.dumps(data).encode(), timeout_s=_LONG_S)
                 return [json.loads(one) for one in given]
             case Compute():
-                self._attendance.set_busy(busy=True)
+                self._master_session.set_busy(busy=True)
                 try:
                     return self._compute(operation, collective)
                 finally:
-                    self._attendance.set_busy(busy=False)
+                    self._master_session.set_busy(busy=False)
             case Follow(step):
                 return self._follow(step, collective)
             case CatchUp():
@@ -327,7 +327,7 @@ class MemberLoop:
                 if solo is None:
                     self._session.progress.set_phase("waiting")
                     with traced("wait for the master", "wait"):
-                        self._attendance.wait(_REST_S)
+                        self._master_session.wait(_REST_S)
                 else:
                     self._work_alone(lease_of(solo))
         return None
@@ -404,7 +404,7 @@ class MemberLoop:
         return {**none, "digest": "" if behind else self._digest(step.number), "behind": behind}
 
     def _most_at_once(self, members: int) -> int:
-        if self._fuses or not isinstance(self._replica, ComputesAtOnce):
+        if self._fuses or not isinstance(self._replica, ComputesTogether):
             return 1
         # Each has a copy of all gradients.
         return max(1, min(self._replica.most_at_once(members), _AT_ONCE_BYTES // max(1, self._size)))
@@ -420,14 +420,14 @@ class MemberLoop:
         first, data = microbatches[0]
         with device_turn(), traced("compute", "step", step=step.number, microbatch=first, version=version):
             if len(microbatches) > 1:
-                assert isinstance(replica, ComputesAtOnce)
+                assert isinstance(replica, ComputesTogether)
                 found = replica.compute_at_once(version, microbatches, epoch)
                 return {number: one for (number, _), one in zip(microbatches, found, strict=True)}
-            if pending is None and isinstance(replica, UpdatesAlone):
+            if pending is None and isinstance(replica, AppliesWhileComputing):
                 if replica.about_to_compile:
                     self._session.progress.set_phase("compiling")
                 return {first: replica.update(version, first, data, epoch)}
-            if pending is not None and isinstance(replica, BringsEarly):
+            if pending is not None and isinstance(replica, SendsGradientsEarly):
                 sink = _PendingLeaf(pending, rank if self._fuses else first)
                 return {first: replica.compute_into(version, first, data, epoch, sink)}
             return {first: replica.compute(version, first, data, epoch)}
@@ -506,13 +506,13 @@ class MemberLoop:
                 self._replica.memory.copy(kept, given.view(np.float32))
             if self._kept_note["rows"]:
                 self._replica.apply(self._kept, self._kept_note["rows"], self._kept_note["epoch"])
-        self._attendance.hold()
+        self._master_session.hold()
         return note["book"]
 
     def _arrive(self) -> None:
         """The state is here, and all that became of it since."""
         self._incoming = None
-        self._attendance.hold()
+        self._master_session.hold()
 
     def _hand_over(self) -> None:
         """A generation that ends as planned does not end before those who are sent the state have it."""
@@ -527,11 +527,11 @@ class MemberLoop:
             if one is not None:
                 one.finish()
 
-    def _found(self, told: Told) -> tuple[int, Mapping[tuple[int, int], int]]:
+    def _found(self, told: GroupDirective) -> tuple[int, Mapping[tuple[int, int], int]]:
         foundation = told.foundation
         if foundation is None:
             self._replica.load(self._initial)
-            self._attendance.hold()
+            self._master_session.hold()
             return self._replica.version, {}
         files = [CheckpointFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in foundation["files"]]
         patient_until = time.monotonic() + _STORE_S
@@ -549,7 +549,7 @@ class MemberLoop:
             self._replica.load(state)
         except DataError as error:
             raise _Refused(error.message, fix=error.fix) from error
-        self._attendance.hold()
+        self._master_session.hold()
         return state.version, {} if foundation["other_job"] else tally
 
     def _write_share(self, order: Mapping[str, Any], book: Mapping[str, Any], rank: int, size: int) -> None:
@@ -560,14 +560,14 @@ class MemberLoop:
     # -- the master ------------------------------------------------------------------------------------------------
 
     def _speak(self) -> None:
-        self._attendance.speak(self._member.book, self._size, self._speed, pinned=self._pin)
+        self._master_session.speak(self._member.book, self._size, self._speed, pinned=self._pin)
 
     def _consult(self, generation: int) -> Any:
         self._speak()
-        return self._attendance.wishes(self._member.book, generation)
+        return self._master_session.commands(self._member.book, generation)
 
     def _work_alone(self, lease: LeasedTask) -> None:
-        self._attendance.set_busy(busy=True)
+        self._master_session.set_busy(busy=True)
         work.begin(str(lease.task.id), lease.token)
         try:
             with traced(f"task: {lease.task.id.type}", "task"):
@@ -576,7 +576,7 @@ class MemberLoop:
             self._session.fail(lease, error)
             return
         finally:
-            self._attendance.set_busy(busy=False)
+            self._master_session.set_busy(busy=False)
         if outcome.records:
             shard = lease.task.shard
             self._traces.append(lease.task, lease.token, shard.start, shard.end, self._replica.version)

@@ -170,7 +170,7 @@ class LeafSink(Protocol):
         """
 
 
-class BroughtTooEarlyError(Exception):
+class SentTooEarlyError(Exception):
     """An array was brought, and changed after that: the step has to be computed again, by another generation."""
 
 
@@ -228,7 +228,7 @@ def copied(state: ReplicaState) -> ReplicaState:
 
 
 @runtime_checkable
-class BringsEarly(Protocol):
+class SendsGradientsEarly(Protocol):
     """A replica that can bring gradients while the backward pass goes on."""
 
     def compute_into(
@@ -237,14 +237,14 @@ class BringsEarly(Protocol):
         """Does what ``Replica.compute`` does, with the same bits, and may bring arrays to the sink meanwhile.
 
         Raises:
-            BroughtTooEarlyError: one changed after it was brought. The next call brings such arrays at the end.
+            SentTooEarlyError: one changed after it was brought. The next call brings such arrays at the end.
             CollectiveError: the group is broken.
             UserCodeError: as ``compute``.
         """
 
 
 @runtime_checkable
-class ComputesAtOnce(Protocol):
+class ComputesTogether(Protocol):
     """A replica that can compute several microbatches at once, on cores that one alone leaves idle."""
 
     def most_at_once(self, members: int) -> int:
@@ -269,7 +269,7 @@ class ComputesAtOnce(Protocol):
 
 
 @runtime_checkable
-class UpdatesAlone(Protocol):
+class AppliesWhileComputing(Protocol):
     """A replica that can apply what it computes while it computes, where a step is one pass of one member."""
 
     @property

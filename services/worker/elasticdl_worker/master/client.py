@@ -167,9 +167,9 @@ class MasterClient:
             inspects=response.inspects,
         )
 
-    async def describe_sight(self, sight: Mapping[str, Any]) -> None:
+    async def describe_sight(self, profile: Mapping[str, Any]) -> None:
         """Sends what was seen of the model, before the strategy is chosen."""
-        await self._call("DescribeSight", pb.DescribeSightRequest(sight=json.dumps(to_json(sight))))
+        await self._call("DescribeSight", pb.DescribeSightRequest(sight=json.dumps(to_json(profile))))
 
     async def describe_model(self, description: ModelDescription) -> None:
         """Sends the description of the model."""

@@ -56,7 +56,7 @@ class WrittenShare:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemberStatus:
     """The state of a member."""
 
     endpoint: bytes
@@ -74,7 +74,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Told:
+class GroupDirective:
     """The directive of the master to a member."""
 
     revision: int
@@ -96,7 +96,7 @@ class Told:
     shares: Sequence[int] = field(default_factory=tuple)
 
 
-async def meet(master: MasterClient, standing: Standing) -> Told:
+async def meet(master: MasterClient, standing: MemberStatus) -> GroupDirective:
     """Tells the master how this member is; tried once, because the next time tells the same.
 
     Raises:
@@ -117,7 +117,7 @@ async def meet(master: MasterClient, standing: Standing) -> Told:
         refused_fix=well_formed(standing.refused_fix),
     )
     response = await master.call_once("Meet", request, _DEADLINE_S)
-    return Told(
+    return GroupDirective(
         revision=response.revision,
         orders=Orders(
             response.generation, tuple(response.members), response.base, response.is_over, response.regroup

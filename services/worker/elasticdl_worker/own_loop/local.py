@@ -20,7 +20,7 @@ from elasticdl_core.training_rules import check_trained, success_reason
 from elasticdl_worker.group.alone import make_update, steps_of
 from elasticdl_worker.group.replica import take_all
 from elasticdl_worker.group.state_files import read_state
-from elasticdl_worker.own_loop.exchange import ScriptExchange
+from elasticdl_worker.own_loop.bridge import LoopBridge
 from elasticdl_worker.own_loop.member import NO_RECORDS
 from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
@@ -43,18 +43,18 @@ def run_local_script(spec: JobSpec, output: str, emit: Emit) -> None:
     """
     zoo = Path(spec.model_zoo)
     with output_folder(output) as folder:
-        course = _LocalCourse(spec, zoo, folder, emit)
-        set_feed(course.exchange)
+        course = _LocalDriver(spec, zoo, folder, emit)
+        set_feed(course.bridge)
         with contextlib.suppress(LeaveScript):
-            course.exchange.run(lambda: run_script(spec, zoo))
+            course.bridge.run(lambda: run_script(spec, zoo))
         course.conclude(output)
 
 
-class _LocalCourse:
+class _LocalDriver:
     """Drives the script: epoch after epoch, update after update."""
 
     def __init__(self, spec: JobSpec, zoo: Path, output: Path, emit: Emit) -> None:
-        self.exchange = ScriptExchange(spec, self._start)
+        self.bridge = LoopBridge(spec, self._start)
         self._spec = spec
         self._zoo = zoo
         self._output = output
@@ -107,16 +107,16 @@ class _LocalCourse:
             self._train()
             self._output.mkdir(parents=True, exist_ok=True)
             self._progress.show()
-            self.exchange.finish(self._output)
+            self.bridge.finish(self._output)
         except BaseException as error:
             self._error = error
         finally:
-            self.exchange.leave()
+            self.bridge.leave()
 
     def _train(self) -> None:
         spec = self._spec
-        records = ScriptRecords(spec, self._zoo, self.exchange.size)
-        replica = ScriptReplica(spec, self.exchange, records)
+        records = ScriptRecords(spec, self._zoo, self.bridge.size)
+        replica = ScriptReplica(spec, self.bridge, records)
         if spec.checkpoint_dir_for_init:
             directory, files, _ = locate_checkpoint(spec.checkpoint_dir_for_init)
             replica.load(read_state(directory, files, replica.layout)[0])

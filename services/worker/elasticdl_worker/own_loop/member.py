@@ -16,7 +16,7 @@ from elasticdl_core.training_rules import DeclaredRules
 from elasticdl_worker.group.loop import MemberLoop, Membership
 from elasticdl_worker.master.client import LeasedTask
 from elasticdl_worker.master.session import Session
-from elasticdl_worker.own_loop.exchange import ScriptExchange
+from elasticdl_worker.own_loop.bridge import LoopBridge
 from elasticdl_worker.own_loop.records import ScriptRecords
 from elasticdl_worker.own_loop.replica import ScriptReplica
 from elasticdl_worker.reporting.traces import TraceWriter
@@ -60,7 +60,7 @@ class ScriptMember:
         self._job_dir = job_dir
         self._traces = traces
         self._on_first_step = on_first_step
-        self._exchange = ScriptExchange(spec, self._start)
+        self._bridge = LoopBridge(spec, self._start)
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._finished = False
@@ -72,9 +72,9 @@ class ScriptMember:
         Raises:
             ElasticDLError: the script or the data failed.
         """
-        set_feed(self._exchange)
+        set_feed(self._bridge)
         with contextlib.suppress(LeaveScript):
-            self._exchange.run(lambda: run_script(self._spec, self._zoo))
+            self._bridge.run(lambda: run_script(self._spec, self._zoo))
         if not self._ready.is_set():
             raise NO_RECORDS
         self._ended.wait()
@@ -89,11 +89,11 @@ class ScriptMember:
 
     def _drive(self) -> None:
         try:
-            records = ScriptRecords(self._spec, self._zoo, self._exchange.size)
-            replica = ScriptReplica(self._spec, self._exchange, records)
+            records = ScriptRecords(self._spec, self._zoo, self._bridge.size)
+            replica = ScriptReplica(self._spec, self._bridge, records)
             script = ModelModule(self._zoo, (self._zoo,), build_model=lambda: None)
             self._session.describe_model(describe(script, replica.layout.dense, (), None, DeclaredRules(), {}, {}))
-            others = _OtherScriptTasks(self._exchange, records, self._session, self._job_dir)
+            others = _OtherScriptTasks(self._bridge, records, self._session, self._job_dir)
             loop = MemberLoop(
                 self._membership, self._spec, replica, self._session, others.run, self._traces, self._on_first_step
             )
@@ -102,12 +102,12 @@ class ScriptMember:
             self._error = error
         finally:
             self._ended.set()
-            self._exchange.leave()
+            self._bridge.leave()
 
 
 class _OtherScriptTasks:
-    def __init__(self, exchange: ScriptExchange, records: ScriptRecords, session: Session, job_dir: Path) -> None:
-        self._exchange = exchange
+    def __init__(self, bridge: LoopBridge, records: ScriptRecords, session: Session, job_dir: Path) -> None:
+        self._bridge = bridge
         self._records = records
         self._session = session
         self._job_dir = job_dir
@@ -125,5 +125,5 @@ class _OtherScriptTasks:
         output = str(given or self._job_dir / "artifacts" / "model")
         with output_folder(output) as folder:
             folder.mkdir(parents=True, exist_ok=True)
-            self._exchange.finish(folder)
+            self._bridge.finish(folder)
             return TaskOutcome(0, {"files": delivered(describe_folder(folder), output)})

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from elasticdl.data import Shard
-from elasticdl.own_loop import FedPiece
+from elasticdl.own_loop import FedMicrobatch
 from elasticdl_core.errors import DataError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec
@@ -25,7 +25,7 @@ from elasticdl_worker.group.replica import (
     ModelLayout,
     ReplicaState,
 )
-from elasticdl_worker.own_loop.exchange import ScriptExchange
+from elasticdl_worker.own_loop.bridge import LoopBridge
 from elasticdl_worker.own_loop.records import ScriptRecords
 
 UPDATES = "elasticdl.updates"
@@ -38,16 +38,16 @@ class ScriptReplica:
 
     Args:
         spec: the job.
-        exchange: with the script.
+        bridge: with the script.
         records: of the job.
     """
 
-    def __init__(self, spec: JobSpec, exchange: ScriptExchange, records: ScriptRecords) -> None:
+    def __init__(self, spec: JobSpec, bridge: LoopBridge, records: ScriptRecords) -> None:
         self._spec = spec
-        self._exchange = exchange
+        self._bridge = bridge
         self._records = records
         self._version = 0
-        self._lengths = tuple(exchange.trained.lengths) or (1,)
+        self._lengths = tuple(bridge.trained.lengths) or (1,)
         self._layout = self._lay_out()
 
     @property
@@ -78,17 +78,17 @@ class ScriptReplica:
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Has the script's loop work on a minibatch."""
         found, full = data.content
-        arrays, loss, measured, rows = self._exchange.compute(FedPiece(found, epoch, full, step, microbatch))
+        arrays, loss, measured, rows = self._bridge.compute(FedMicrobatch(found, epoch, full, step, microbatch))
         skips = Skips.of(SkipReason.FEED, len(found) - rows, "the script made no step of a batch")
         return Contribution(rows, arrays if rows else (), loss, skips, (lambda _due: measured) if measured else None)
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update, while the script waits."""
-        trained = self._exchange.trained
+        trained = self._bridge.trained
         with device_turn():
-            self._exchange.work(lambda: trained.apply(sums[: len(trained.lengths)], rows))
+            self._bridge.work(lambda: trained.apply(sums[: len(trained.lengths)], rows))
         self._version += 1
-        self._exchange.release(self._version)
+        self._bridge.release(self._version)
 
     def learning_rate(self) -> None:
         """Only the script knows it."""
@@ -96,13 +96,13 @@ class ScriptReplica:
     def digest(self) -> bytes:
         """16 bytes of the parameters."""
         found = hashlib.blake2b(digest_size=16)
-        for values in self._exchange.work(self._exchange.trained.parameters):
+        for values in self._bridge.work(self._bridge.trained.parameters):
             found.update(zlib.crc32(np.ascontiguousarray(values).data).to_bytes(4, "little"))
         return found.digest()
 
     def state(self) -> ReplicaState:
         """The present state."""
-        values = self._exchange.work(lambda: dict(self._exchange.trained.values()))
+        values = self._bridge.work(lambda: dict(self._bridge.trained.values()))
         return ReplicaState(self._version, {**values, UPDATES: np.array([self._version], np.int64)}, {})
 
     def load(self, state: ReplicaState) -> None:
@@ -111,7 +111,7 @@ class ScriptReplica:
         if {name: np.shape(value) for name, value in state.values.items()} != expected:
             raise DataError("the state is of another script or model", fix="begin with a state of this script")
         values = {name: value for name, value in state.values.items() if name != UPDATES}
-        self._exchange.work(lambda: self._exchange.trained.load(values))
+        self._bridge.work(lambda: self._bridge.trained.load(values))
         self._version = state.version
 
     def _lay_out(self) -> ModelLayout:

@@ -12,7 +12,7 @@ from elasticdl_worker.parameters.group import Ids, ServerGroup, WantedRows
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.pulls import PullMoment
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PullOutcome, PushResult, Rates
+from elasticdl_worker.parameters.types import LIMIT, Gradients, PulledParameters, PullOutcome, PushResult, Rates
 from elasticdl_worker.parameters.waiting import outcome_of, together
 
 NEAR = 256
@@ -34,7 +34,7 @@ class AsynchronousMode:
     def forget(self) -> None:
         """Forgets what is known of the PS: some were replaced. Nothing is kept here."""
 
-    async def pull(self, ids: Ids, *, dense: bool) -> Pulled:
+    async def pull(self, ids: Ids, *, dense: bool) -> PulledParameters:
         """Reads rows and changed dense parameters, each PS at its own version."""
         return await self._group.pull_all(ids, dense=dense)
 
@@ -65,7 +65,7 @@ class AsynchronousMode:
 
     async def _push_pull_at_once(
         self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
-    ) -> tuple[PushResult, Pulled | ElasticDLError]:
+    ) -> tuple[PushResult, PulledParameters | ElasticDLError]:
         """A push and the pull after it, in one message to each PS."""
         group = self._group
         async with group.pushing:
@@ -82,7 +82,9 @@ class AsynchronousMode:
         result = _result_of([pushed for pushed, _ in replies])
         return result, await outcome_of(self._pulled([pulled for _, pulled in replies], wanted, dense))
 
-    async def _pulled(self, replies: Sequence[PullReply | ElasticDLError], wanted: WantedRows, dense: bool) -> Pulled:
+    async def _pulled(
+        self, replies: Sequence[PullReply | ElasticDLError], wanted: WantedRows, dense: bool
+    ) -> PulledParameters:
         """The answers of the PS to the pull that went along with a push."""
         group = self._group
         parts: list[PartialPull] = []
@@ -118,7 +120,7 @@ class HotRowsMode(AsynchronousMode):
         """Forgets the rows that are kept: some PS were replaced."""
         self._hot.forget()
 
-    async def pull(self, ids: Ids, *, dense: bool) -> Pulled:
+    async def pull(self, ids: Ids, *, dense: bool) -> PulledParameters:
         """Reads the rows that are not kept here, or too old, and changed dense parameters."""
         if not ids:
             return await super().pull(ids, dense=dense)
@@ -129,7 +131,7 @@ class HotRowsMode(AsynchronousMode):
 
     async def _push_pull_at_once(
         self, gradients: Gradients, ids: Ids, version: int, rates: Rates, *, dense: bool
-    ) -> tuple[PushResult, Pulled | ElasticDLError]:
+    ) -> tuple[PushResult, PulledParameters | ElasticDLError]:
         if not ids:
             return await super()._push_pull_at_once(gradients, ids, version, rates, dense=dense)
         result, pulled = await self._pull_cold(ids, dense, (gradients, version, rates))
@@ -138,7 +140,7 @@ class HotRowsMode(AsynchronousMode):
 
     async def _pull_cold(
         self, ids: Ids, dense: bool, push: tuple[Gradients, int, Rates] | None
-    ) -> tuple[PushResult | None, Pulled | ElasticDLError]:
+    ) -> tuple[PushResult | None, PulledParameters | ElasticDLError]:
         """Pulls what is not kept, along with a push if there is one, and puts it together with what is."""
         group, hot = self._group, self._hot
         epoch, surely, generations = hot.epoch, group.answered, group.generations
@@ -148,7 +150,7 @@ class HotRowsMode(AsynchronousMode):
         }
         cold = {table: ids[table][known.missing] for table, known in found.items()}
         result: PushResult | None = None
-        pulled: Pulled | ElasticDLError
+        pulled: PulledParameters | ElasticDLError
         if push is None:
             pulled = await super().pull(cold, dense=dense)
         else:
@@ -164,12 +166,14 @@ class HotRowsMode(AsynchronousMode):
                 whole = await outcome_of(super().pull(ids, dense=False))
                 if isinstance(whole, ElasticDLError):
                     return result, whole
-                return result, Pulled(pulled.version, pulled.dense, whole.rows)
+                return result, PulledParameters(pulled.version, pulled.dense, whole.rows)
         for table, known in found.items():
             known.rows[known.missing] = pulled.rows[table]
             if not replaced:
                 hot.keep(table, cold[table], pulled.rows[table], surely)
-        return result, Pulled(pulled.version, pulled.dense, {table: known.rows for table, known in found.items()})
+        return result, PulledParameters(
+            pulled.version, pulled.dense, {table: known.rows for table, known in found.items()}
+        )
 
 
 def _result_of(replies: Sequence[PushReply]) -> PushResult:

@@ -16,7 +16,7 @@ from elasticdl_worker.parameters.declaring import declare_model, describe_model
 from elasticdl_worker.parameters.group import Ids, ServerGroup
 from elasticdl_worker.parameters.hot_rows import HotRows
 from elasticdl_worker.parameters.synchronous import SynchronousMode
-from elasticdl_worker.parameters.types import Gradients, Pulled, PullOutcome, PushResult, Rates, ServedModel
+from elasticdl_worker.parameters.types import Gradients, PulledParameters, PullOutcome, PushResult, Rates, ServedModel
 from elasticdl_worker.parameters.waiting import together
 
 MESSAGE_BYTES = 256 << 20
@@ -117,7 +117,7 @@ class ParameterClient:
         counts = await together([server.count_rows() for server in self._group.servers])
         return {table: sum(count.get(table, 0) for count in counts) for table in counts[0]}
 
-    async def pull(self, ids: Ids, *, dense: bool = True, pin: int = 0) -> Pulled:
+    async def pull(self, ids: Ids, *, dense: bool = True, pin: int = 0) -> PulledParameters:
         """Reads rows, and the dense parameters that changed since the last pull.
 
         Args:

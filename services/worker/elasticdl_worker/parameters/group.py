@@ -30,7 +30,7 @@ from elasticdl_worker.parameters.placement import ModelPlacement
 from elasticdl_worker.parameters.pulls import Puller, PullMoment
 from elasticdl_worker.parameters.pushes import PushBuilder, PushStamp
 from elasticdl_worker.parameters.splits import Split, distinct
-from elasticdl_worker.parameters.types import Gradients, Pulled, Rates
+from elasticdl_worker.parameters.types import Gradients, PulledParameters, Rates
 from elasticdl_worker.parameters.waiting import together
 
 _REMEMBERED_PULLS = 256
@@ -39,7 +39,7 @@ Ids = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenServer:
     """The state of each PS when parameters were pulled."""
 
     versions: tuple[int, ...]
@@ -103,7 +103,7 @@ class ServerGroup:
         self._wire_dtype = wire_dtype
         self._puller = Puller(wire_dtype, patience_s, message_bytes, self._declare_again)
         self._declared = OptimizerSpec("sgd"), UpdateMode()
-        self._seen: OrderedDict[int, _Seen] = OrderedDict()
+        self._seen: OrderedDict[int, _SeenServer] = OrderedDict()
         self._dense: dict[str, NDArray[np.generic]] = {}
         self.place((), ())
 
@@ -175,7 +175,7 @@ class ServerGroup:
         parts = [{table: split.parts[index] for table, split in splits.items()} for index in range(len(self.servers))]
         return WantedRows(splits, parts)
 
-    async def pull_all(self, ids: Ids, *, dense: bool, pin: int = 0) -> Pulled:
+    async def pull_all(self, ids: Ids, *, dense: bool, pin: int = 0) -> PulledParameters:
         """Pulls from all PS side by side, each at whatever version it is."""
         wanted = self.cut(ids)
         pull = self.puller_of(wanted, dense=dense)
@@ -196,12 +196,16 @@ class ServerGroup:
         ids = [split.parts[index] for split in shared]
         return self._puller.prepare(self.servers[index], moment, ids, tables, dense=dense)
 
-    def assemble(self, parts: Sequence[PartialPull], wanted: WantedRows, *, dense: bool, pin: int = 0) -> Pulled:
+    def assemble(
+        self, parts: Sequence[PartialPull], wanted: WantedRows, *, dense: bool, pin: int = 0
+    ) -> PulledParameters:
         """Assembles the answers of all PS to a pull; the present is noted, a pin is not."""
         if not pin:
             self._remember(parts, dense)
         arrays = self.placement.assemble(parts, {} if pin else self._dense) if dense else {}
-        return Pulled(max(part.version for part in parts), arrays, self.placement.merge_rows(wanted.splits, parts))
+        return PulledParameters(
+            max(part.version for part in parts), arrays, self.placement.merge_rows(wanted.splits, parts)
+        )
 
     def build_pushes(self, gradients: Gradients, version: int, rates: Rates) -> list[OutgoingPush]:
         """The next push, for each PS."""
@@ -233,7 +237,9 @@ class ServerGroup:
             if dense:
                 server.dense_version = part.version
         latest = max(part.version for part in parts)
-        self._seen[latest] = _Seen(tuple(part.version for part in parts), tuple(part.generation for part in parts))
+        self._seen[latest] = _SeenServer(
+            tuple(part.version for part in parts), tuple(part.generation for part in parts)
+        )
         self._seen.move_to_end(latest)
         while len(self._seen) > _REMEMBERED_PULLS:
             self._seen.popitem(last=False)

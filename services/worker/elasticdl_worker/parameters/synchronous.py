@@ -9,7 +9,7 @@ from elasticdl_worker.parameters.group import Ids, ServerGroup, WantedRows
 from elasticdl_worker.parameters.partial_pull import PartialPull
 from elasticdl_worker.parameters.pulls import PullMoment
 from elasticdl_worker.parameters.rounds import follow, pass_on, prepare, pull_of_round
-from elasticdl_worker.parameters.types import LIMIT, Gradients, Pulled, PullOutcome, PushResult, Rates
+from elasticdl_worker.parameters.types import LIMIT, Gradients, PulledParameters, PullOutcome, PushResult, Rates
 from elasticdl_worker.parameters.waiting import outcome_of
 
 
@@ -32,7 +32,7 @@ class SynchronousMode:
     def forget(self) -> None:
         """Forgets what is known of the PS: some were replaced. Nothing is kept here."""
 
-    async def pull(self, ids: Ids, *, dense: bool) -> Pulled:
+    async def pull(self, ids: Ids, *, dense: bool) -> PulledParameters:
         """Reads rows and changed dense parameters, all of one version."""
         group = self._group
         wanted = group.cut(ids)
@@ -76,7 +76,7 @@ class SynchronousMode:
         assert first is not None
         return result, await outcome_of(self._pulled(first, wanted, dense))
 
-    async def _pulled(self, reply: PullReply | ElasticDLError, wanted: WantedRows, dense: bool) -> Pulled:
+    async def _pulled(self, reply: PullReply | ElasticDLError, wanted: WantedRows, dense: bool) -> PulledParameters:
         """The answers of all PS to a pull of which the first has answered its part, along with a push."""
         if isinstance(reply, ElasticDLError):
             raise reply

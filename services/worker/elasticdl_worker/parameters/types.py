@@ -23,7 +23,7 @@ LIMIT = "limit"
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledParameters:
     """Parameters as the PS hold them.
 
     Attributes:
@@ -39,7 +39,7 @@ class Pulled:
     rows: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
-PullOutcome = Pulled | ElasticDLError | None
+PullOutcome = PulledParameters | ElasticDLError | None
 """What became of a pull that went along with a push: parameters, or why there are none; None if none was made."""
 
 

@@ -17,7 +17,14 @@ from elasticdl_core.errors import ConflictError, InvalidInputError
 from elasticdl_core.model import DenseKind, DenseSpec, OptimizerSpec, TableSpec, UpdateMode
 from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.tokens import peek_owner
-from elasticdl_worker.parameters import Gradients, ParameterClient, Pulled, PushResult, ServedModel, StateChange
+from elasticdl_worker.parameters import (
+    Gradients,
+    ParameterClient,
+    PulledParameters,
+    PushResult,
+    ServedModel,
+    StateChange,
+)
 from elasticdl_worker.parameters.client import LearningRate
 from elasticdl_worker.server_client.access import ServerAccess, access_of_job
 from elasticdl_worker.server_client.arrays import ids_from, merged_rows, spec_of, tensor_for
@@ -212,7 +219,7 @@ class ParameterServerClient:
             self._present()
             return self._run().run(self._client.count_rows())
 
-    def pull(self, rows: Mapping[str, ArrayLike] | None = None, *, dense: bool = True) -> Pulled:
+    def pull(self, rows: Mapping[str, ArrayLike] | None = None, *, dense: bool = True) -> PulledParameters:
         """Reads all dense parameters, and rows of tables.
 
         Args:
@@ -240,7 +247,9 @@ class ParameterServerClient:
             self._dense.update(pulled.dense)
             found = {table: pulled.rows[table][inverse] for table, (_, inverse) in different.items()}
             values = {name: _read_only(value) for name, value in self._dense.items()} if dense else {}
-            return Pulled(pulled.version, values, {table: _read_only(value) for table, value in found.items()})
+            return PulledParameters(
+                pulled.version, values, {table: _read_only(value) for table, value in found.items()}
+            )
 
     def push(
         self,

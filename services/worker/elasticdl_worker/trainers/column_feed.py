@@ -76,7 +76,7 @@ class ColumnFeed(abc.ABC):
         self._records = TaskRecords(reader, module)
         self._fed = 0
         self._feed = module.feed or _default_feed(reader)
-        self._seen = _Seen()
+        self._seen = _FeedFacts()
 
     @abc.abstractmethod
     def _as_tensors(self, given: Any) -> Tensors:
@@ -217,7 +217,7 @@ def _default_feed(reader: DataReader) -> Feed | None:
 
 
 @dataclass
-class _Seen:
+class _FeedFacts:
     """Facts of a ``feed`` that a trial found."""
 
     tried: bool = False

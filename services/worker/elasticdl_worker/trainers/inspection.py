@@ -10,7 +10,7 @@ import numpy as np
 
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import PARAMETER_SERVERS
-from elasticdl_core.job.strategy import ModelSight, StrategyChoice
+from elasticdl_core.job.strategy import ModelProfile, StrategyChoice
 from elasticdl_worker.reporting.failures import classify
 from elasticdl_worker.trainers.framework import Framework, Preparation, PreparedJob, TrainedReplica
 from elasticdl_worker.trainers.in_group import make_replica
@@ -23,7 +23,7 @@ def sized_for_group(spec: JobSpec) -> JobSpec:
     return StrategyChoice.of_group(spec, "").applied_to(spec)
 
 
-def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
+def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelProfile:
     """Builds the model; where it has embeddings, once more as parameter servers have it.
 
     Args:
@@ -39,19 +39,19 @@ def inspect_model(framework: Framework, spec: JobSpec, zoo: Path) -> ModelSight:
         module = framework.load_module(spec, zoo)
         sources = JobSources(framework, spec, module)
     except Exception as raised:
-        return ModelSight(fault=classify(raised)[1].message)
+        return ModelProfile(fault=classify(raised)[1].message)
     try:
-        sight = _sizes_of(make_replica(framework, spec, module, sources))
+        profile = _sizes_of(make_replica(framework, spec, module, sources))
     except Exception as raised:  # whatever the user's code raises is told by the worker that trains it
         refusal, fault = classify(raised)[1].message, _fault_of(framework, spec, module, sources)
-        return ModelSight(fault=fault) if fault == refusal else ModelSight(refusal=refusal)
-    if not sight.embedding_bytes:
-        return sight
+        return ModelProfile(fault=fault) if fault == refusal else ModelProfile(refusal=refusal)
+    if not profile.embedding_bytes:
+        return profile
     try:
         tables = len(_prepared_for_servers(framework, spec, module, sources).tables)
     except Exception as raised:  # a group can train it
-        return dataclasses.replace(sight, unserved=classify(raised)[1].message)
-    return dataclasses.replace(sight, tables=tables)
+        return dataclasses.replace(profile, unserved=classify(raised)[1].message)
+    return dataclasses.replace(profile, tables=tables)
 
 
 def _prepared_for_servers(
@@ -71,8 +71,8 @@ def _fault_of(framework: Framework, spec: JobSpec, module: ModelModule, sources:
     return ""
 
 
-def _sizes_of(replica: TrainedReplica) -> ModelSight:
+def _sizes_of(replica: TrainedReplica) -> ModelProfile:
     layout = replica.layout
     sizes = {one.name: math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in layout.dense}
     embeddings = sum(size for name, size in sizes.items() if name in layout.looked_up)
-    return ModelSight(dense_bytes=sum(sizes.values()) - embeddings, embedding_bytes=embeddings)
+    return ModelProfile(dense_bytes=sum(sizes.values()) - embeddings, embedding_bytes=embeddings)

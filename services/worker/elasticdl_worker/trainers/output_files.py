@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from elasticdl_core.places import is_url, join_place
+from elasticdl_core.path_policy import is_url, join_place
 from elasticdl_core.well_formed import as_name, is_name
 from elasticdl_runtime.object_store import ObjectStore
 

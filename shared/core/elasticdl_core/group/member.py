@@ -3,7 +3,7 @@
 ``GroupMember.enter`` is a generator: it yields operations and gets their results. A runner carries them out with real
 collectives and a real model; a simulation with none. A collective operation (``Gather``, ``Total``, ``Send``,
 ``Receive``) that fails ends the generator: the runner closes it, and enters the next generation. All other operations
-are the member's alone and always end well, so that what a member holds and its ``StepCourse`` never part.
+are the member's alone and always end well, so that what a member holds and its ``StepSchedule`` never part.
 
 The first member leads: what comes next is its word, which goes to all with a gathering that is needed anyway.
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from elasticdl_core.group.rendezvous import Orders
-from elasticdl_core.group.steps import Entry, Step, StepCourse, deal
+from elasticdl_core.group.steps import HeldTask, Step, StepSchedule, deal
 from elasticdl_core.skips import Skips
 from elasticdl_core.task import TaskId
 
@@ -107,7 +107,7 @@ class FoundGroup:
 
 @dataclass(frozen=True, slots=True)
 class Consult:
-    """Ask what the master wants. The result: a ``GroupWishes``."""
+    """Ask what the master wants. The result: a ``GroupCommands``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Rest:
     """Do a task that is no training, if there is one; else wait a little, or until the master wants something."""
 
     pin: int
-    solo: Entry | None
+    solo: HeldTask | None
 
 
 Operation: TypeAlias = (
@@ -132,8 +132,8 @@ Operation: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWishes:
-    """The wishes of the master for the group.
+class GroupCommands:
+    """The commands of the master for the group.
 
     Attributes:
         entries: training tasks that the group does not know yet, in their order.
@@ -147,12 +147,12 @@ class GroupWishes:
         pause_at: the model version after which there is no update until an evaluation has begun; 0 for none.
     """
 
-    entries: Sequence[Entry] = ()
+    entries: Sequence[HeldTask] = ()
     acknowledged: Sequence[str] = ()
     regroup: bool = False
     drop: bool = False
     pin: int = 0
-    solo: Sequence[Entry] = ()
+    solo: Sequence[HeldTask] = ()
     save: Mapping[str, Any] | None = None
     limit: int = 0
     pause_at: int = 0
@@ -187,7 +187,7 @@ class TaskEnd:
 
 
 @dataclass
-class Book:
+class ReplicaMetadata:
     """The metadata of the model: the course, and what became of the records.
 
     Attributes:
@@ -198,7 +198,7 @@ class Book:
         ended: tasks of which the master has not acknowledged the end, by token.
     """
 
-    course: StepCourse
+    course: StepSchedule
     version: int = 0
     tally: Counter[tuple[int, int]] = field(default_factory=Counter)
     account: dict[str, Any] = field(default_factory=lambda: {"fed": 0, "rows": 0, "skips": []})
@@ -244,7 +244,7 @@ class Book:
             self._end(entry, self.course.position if number == 0 else entry.task.start)
         self.course.drop()
 
-    def _end(self, entry: Entry, position: int) -> None:
+    def _end(self, entry: HeldTask, position: int) -> None:
         self.ended[entry.token] = TaskEnd(entry.token, entry.task, position, self.account, self.version)
         self.account = {"fed": 0, "rows": 0, "skips": []}
 
@@ -272,7 +272,7 @@ class GroupMember:
 
     def __init__(self, owner: str, microbatches: int, records: int) -> None:
         self.owner = owner
-        self.book = Book(StepCourse(microbatches, records))
+        self.book = ReplicaMetadata(StepSchedule(microbatches, records))
         self.holds = False
         self.behind: set[int] = set()
         self.keeps = False
@@ -316,7 +316,7 @@ class GroupMember:
                 solo = decision["solo"].get(str(rank))
                 yield from self._catch_up(rank)
                 self.behind = set()  # all that were have caught up here
-                yield Rest(decision["pin"], Entry.from_json(solo) if solo is not None else None)
+                yield Rest(decision["pin"], HeldTask.from_json(solo) if solo is not None else None)
                 told = yield Gather({"lead": (yield from self._lead(rank))})
 
     def skip(self, orders: Orders) -> None:
@@ -351,7 +351,9 @@ class GroupMember:
         if top < 0:
             if rank == 0:
                 version, tally = yield FoundGroup()
-                self.book = Book(StepCourse(course.microbatches, course.records), version, Counter(tally))
+                self.book = ReplicaMetadata(
+                    StepSchedule(course.microbatches, course.records), version, Counter(tally)
+                )
                 self.holds, self.keeps = True, False
             source, needs = 0, dict.fromkeys(range(1, size), "state")
         else:
@@ -416,19 +418,19 @@ class GroupMember:
         """The decision on what comes next, if this is the member that makes it."""
         if rank != 0:
             return None
-        wishes: GroupWishes = yield Consult()
+        commands: GroupCommands = yield Consult()
         members = range(len(self._seconds))
-        solo = {str(rank): entry.to_json() for rank, entry in zip(reversed(members), wishes.solo, strict=False)}
+        solo = {str(rank): entry.to_json() for rank, entry in zip(reversed(members), commands.solo, strict=False)}
         return {
-            "entries": [entry.to_json() for entry in wishes.entries],
-            "acknowledged": list(wishes.acknowledged),
-            "regroup": wishes.regroup,
-            "drop": wishes.drop,
-            "pin": wishes.pin,
+            "entries": [entry.to_json() for entry in commands.entries],
+            "acknowledged": list(commands.acknowledged),
+            "regroup": commands.regroup,
+            "drop": commands.drop,
+            "pin": commands.pin,
             "solo": solo,
-            "save": wishes.save,
-            "limit": wishes.limit,
-            "pause_at": wishes.pause_at,
+            "save": commands.save,
+            "limit": commands.limit,
+            "pause_at": commands.pause_at,
             "dealt": list(deal(self.book.course.microbatches, self._seconds, self.behind)),
         }
 
@@ -436,6 +438,6 @@ class GroupMember:
         book = self.book
         if decision["drop"]:
             book.course.drop()
-        book.course.add([Entry.from_json(entry) for entry in decision["entries"]])
+        book.course.add([HeldTask.from_json(entry) for entry in decision["entries"]])
         for token in decision["acknowledged"]:
             book.ended.pop(token, None)

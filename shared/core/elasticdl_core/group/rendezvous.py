@@ -75,7 +75,7 @@ class Orders:
 
 
 @dataclass
-class _Attendant:
+class _Participant:
     """Somebody who is, or wants to be, in the group."""
 
     age: int
@@ -159,7 +159,7 @@ class Rendezvous:
         self._established = False
         self._may_found = False
         self._is_over = False
-        self._attendants: dict[str, _Attendant] = {}
+        self._attendants: dict[str, _Participant] = {}
         self._gone: set[str] = set()
         self._ages = 0
         self._first_out: float | None = None
@@ -188,7 +188,7 @@ class Rendezvous:
         self._next = max(self._next, record.generation + 1)
         self._ages = max(record.ages.values(), default=0)
         self._attendants = {
-            owner: _Attendant(record.ages.get(owner, 0), now + TAKEOVER_S - SILENT_S) for owner in record.members
+            owner: _Participant(record.ages.get(owner, 0), now + TAKEOVER_S - SILENT_S) for owner in record.members
         }
 
     # -- what is heard ---------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Rendezvous:
         one = self._attendants.get(meeting.owner)
         if one is None:
             self._ages += 1
-            one = self._attendants[meeting.owner] = _Attendant(self._ages, now)
+            one = self._attendants[meeting.owner] = _Participant(self._ages, now)
         one.heard = now
         one.leaving = one.leaving or meeting.leaving
         one.holds = meeting.holds

@@ -16,7 +16,7 @@ _ALIKE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HeldTask:
     """A task that the group holds.
 
     Attributes:
@@ -34,7 +34,7 @@ class Entry:
         return [self.token, str(self.task), self.data]
 
     @classmethod
-    def from_json(cls, data: Sequence[str]) -> Entry:
+    def from_json(cls, data: Sequence[str]) -> HeldTask:
         """Reads what ``to_json`` wrote."""
         return cls(data[0], TaskId.parse(data[1]), data[2])
 
@@ -68,7 +68,7 @@ class Step:
     """
 
     number: int
-    entry: Entry
+    entry: HeldTask
     start: int
     end: int
     size: int
@@ -130,7 +130,7 @@ def _speeds(seconds: Sequence[float]) -> list[float]:
     return [1.0 / one for one in seconds]
 
 
-class StepCourse:
+class StepSchedule:
     """The past updates and the leases of a group: the same at all members between two steps.
 
     Args:
@@ -150,12 +150,12 @@ class StepCourse:
         self.records = records
         self._size = -(-records // microbatches)
         self.steps = 0
-        self.entries: list[Entry] = []
+        self.entries: list[HeldTask] = []
         self.known = 0
         self.last = ""
         self.position = 0
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[HeldTask]) -> None:
         """Takes more tasks."""
         if not entries:
             return
@@ -187,7 +187,7 @@ class StepCourse:
         end = min(start + self.records, entry.task.end)
         return Step(step.number + 1, entry, start, end, self._size, step.dealt)
 
-    def count(self, step: Step) -> Entry | None:
+    def count(self, step: Step) -> HeldTask | None:
         """A step counts. Returns the task if that was its last one."""
         self.steps = step.number
         if not step.is_last:
@@ -211,4 +211,4 @@ class StepCourse:
         """Takes over what another member's ``to_json`` wrote."""
         self.steps, self.known, self.position = int(data["steps"]), int(data["known"]), int(data["position"])
         self.last = str(data["last"])
-        self.entries = [Entry.from_json(entry) for entry in data["entries"]]
+        self.entries = [HeldTask.from_json(entry) for entry in data["entries"]]

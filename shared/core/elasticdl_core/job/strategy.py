@@ -18,7 +18,7 @@ _MOST_MEMBERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSight:
+class ModelProfile:
     """The profile of a model that a worker built.
 
     Attributes:
@@ -38,7 +38,7 @@ class ModelSight:
     fault: str = ""
 
     @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> ModelSight:
+    def from_mapping(cls, data: Mapping[str, Any]) -> ModelProfile:
         """Reads JSON data.
 
         Raises:
@@ -118,23 +118,24 @@ def choose_by_checkpoint(spec: JobSpec, *, has_tables: bool) -> StrategyChoice:
     return StrategyChoice(ALL_REDUCE, reason)
 
 
-def choose_strategy(spec: JobSpec, sight: ModelSight) -> StrategyChoice:
+def choose_strategy(spec: JobSpec, profile: ModelProfile) -> StrategyChoice:
     """The strategy that suits a model: parameter servers where it is of embeddings, else a group."""
-    if sight.fault:
-        return StrategyChoice(PARAMETER_SERVERS, f"the model could not be looked at: {sight.fault}")
-    if sight.refusal:
-        return StrategyChoice(PARAMETER_SERVERS, f"no group can train it: {sight.refusal}")
-    if sight.unserved:
-        return StrategyChoice.of_group(spec, f"parameter servers cannot train it: {sight.unserved}")
-    size = f"{_mb(sight.dense_bytes)} of parameters"
-    if sight.tables:
-        tables = f"{sight.tables} embedding table{'s' if sight.tables > 1 else ''}"
-        return StrategyChoice(PARAMETER_SERVERS, f"it has {tables} ({size} and {_mb(sight.embedding_bytes)} of rows)")
-    if sight.embedding_bytes > sight.dense_bytes:
-        most = f"most of it is embeddings ({_mb(sight.embedding_bytes)}, and {size})"
+    if profile.fault:
+        return StrategyChoice(PARAMETER_SERVERS, f"the model could not be looked at: {profile.fault}")
+    if profile.refusal:
+        return StrategyChoice(PARAMETER_SERVERS, f"no group can train it: {profile.refusal}")
+    if profile.unserved:
+        return StrategyChoice.of_group(spec, f"parameter servers cannot train it: {profile.unserved}")
+    size = f"{_mb(profile.dense_bytes)} of parameters"
+    if profile.tables:
+        tables = f"{profile.tables} embedding table{'s' if profile.tables > 1 else ''}"
+        rows = f"{_mb(profile.embedding_bytes)} of rows"
+        return StrategyChoice(PARAMETER_SERVERS, f"it has {tables} ({size} and {rows})")
+    if profile.embedding_bytes > profile.dense_bytes:
+        most = f"most of it is embeddings ({_mb(profile.embedding_bytes)}, and {size})"
         return StrategyChoice(PARAMETER_SERVERS, most)
-    if sight.embedding_bytes:
-        small = f"{_mb(sight.embedding_bytes)} of embeddings, each too small for a table"
+    if profile.embedding_bytes:
+        small = f"{_mb(profile.embedding_bytes)} of embeddings, each too small for a table"
         return StrategyChoice.of_group(spec, f"it has no embedding tables ({size} and {small})")
     return StrategyChoice.of_group(spec, f"it has no embedding tables ({size})")
 

@@ -74,7 +74,7 @@ class Eta:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class RemedyOption:
     """Something that would give the job more workers.
 
     Attributes:
@@ -183,7 +183,7 @@ def blockers(job: JobView, allocation: Allocation, snapshot: Snapshot) -> list[s
 
 def find_remedies(
     snapshot: Snapshot, policy: Policy, plan: Plan, job_id: str, *, most_priority: int = MAX_PRIORITY
-) -> list[Help]:
+) -> list[RemedyOption]:
     """Changes that would give a job more workers than the plan does, each tried on the policy; the least first.
 
     Args:
@@ -202,7 +202,7 @@ def find_remedies(
         workers = policy.plan(changed).allocations[job_id].workers
         if workers > have:
             told = f"{text}: it would have {workers} worker{'s' if workers != 1 else ''} instead of {have}"
-            found.append(Help(told, workers, change, command))
+            found.append(RemedyOption(told, workers, change, command))
     return found
 
 

@@ -67,7 +67,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ForecastComparison:
     """The answer: the same cluster without and with the change."""
 
     before: Forecast
@@ -108,7 +108,7 @@ def forecast(snapshot: Snapshot, policy: Policy) -> Forecast:
     return Forecast(first, starts, ends)
 
 
-def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> Comparison:
+def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> ForecastComparison:
     """Compares the forecasts without and with a change. Writes nothing.
 
     Raises:
@@ -118,7 +118,7 @@ def what_if(snapshot: Snapshot, policy: Policy, change: Change) -> Comparison:
     for job_id in (*change.remove, *change.priorities, *change.sizes):
         if job_id not in known:
             raise NotFoundError(f"there is no active job {job_id!r}", fix="list the jobs with: elasticdl jobs list")
-    return Comparison(forecast(snapshot, policy), forecast(_changed(snapshot, change), policy))
+    return ForecastComparison(forecast(snapshot, policy), forecast(_changed(snapshot, change), policy))
 
 
 def with_devices(capacity: Capacity, number: int) -> Capacity:

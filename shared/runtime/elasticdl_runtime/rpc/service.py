@@ -65,7 +65,9 @@ class Server:
         door: lets callers in.
     """
 
-    def __init__(self, server: grpc.aio.Server, streams: ServedStreams, sockets: ServedSockets, door: _Door) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, streams: ServedStreams, sockets: ServedSockets, door: _CallGate
+    ) -> None:
         self._door = door
         self._server = server
         self._streams = streams
@@ -128,7 +130,7 @@ class Server:
         await asyncio.gather(self._sockets.close(grace), self._server.stop(grace))
 
 
-class _Door:
+class _CallGate:
     """Says who calls, or refuses."""
 
     def __init__(self, authenticate: Authenticator) -> None:
@@ -164,7 +166,7 @@ def make_server(service: ServiceDescriptor, servicer: object, authenticate: Auth
         TypeError: the servicer lacks a method.
     """
     keep_poller()
-    server, streams, door = grpc.aio.server(options=_OPTIONS), ServedStreams(), _Door(authenticate)
+    server, streams, door = grpc.aio.server(options=_OPTIONS), ServedStreams(), _CallGate(authenticate)
     calls = [method.name for method in service.methods if method.client_streaming and method.server_streaming]
     handlers = {method.name: _handler(method, servicer, door, streams) for method in service.methods}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
@@ -193,7 +195,7 @@ def listen(server: Server, address: str, credentials: RpcCredentials | None = No
 
 
 def _handler(
-    method: MethodDescriptor, servicer: object, door: _Door, streams: ServedStreams
+    method: MethodDescriptor, servicer: object, door: _CallGate, streams: ServedStreams
 ) -> grpc.RpcMethodHandler:
     behaviour = getattr(servicer, method.name, None)
     if behaviour is None:
@@ -229,7 +231,7 @@ def _deserializer(descriptor: Any) -> Callable[[bytes], Any] | None:
 
 
 def _unary(
-    behaviour: Callable[..., Awaitable[Any]], name: str, door: _Door, *, with_metadata: bool = False
+    behaviour: Callable[..., Awaitable[Any]], name: str, door: _CallGate, *, with_metadata: bool = False
 ) -> Callable[..., Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
         try:
@@ -244,7 +246,7 @@ def _unary(
     return call
 
 
-def _streaming(behaviour: Callable[..., AsyncGenerator[Any]], name: str, door: _Door) -> Callable[..., Any]:
+def _streaming(behaviour: Callable[..., AsyncGenerator[Any]], name: str, door: _CallGate) -> Callable[..., Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncGenerator[Any]:
         try:
             caller = door.enter(context)
@@ -259,7 +261,9 @@ def _streaming(behaviour: Callable[..., AsyncGenerator[Any]], name: str, door: _
     return call
 
 
-def _of_calls(behaviour: Callable[..., Any], name: str, door: _Door, streams: ServedStreams) -> Callable[..., Any]:
+def _of_calls(
+    behaviour: Callable[..., Any], name: str, door: _CallGate, streams: ServedStreams
+) -> Callable[..., Any]:
     async def call(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
             door.enter(context)

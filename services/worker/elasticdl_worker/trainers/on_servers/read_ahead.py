@@ -21,7 +21,7 @@ from elasticdl_runtime.telemetry import work
 from elasticdl_runtime.telemetry.spans import traced
 from elasticdl_worker.bursts import in_bursts
 from elasticdl_worker.master.client import LeasedTask
-from elasticdl_worker.parameters import Pulled
+from elasticdl_worker.parameters import PulledParameters
 from elasticdl_worker.trainers.engine import NoMoreTasks, OtherTask, ReadTask, TaskItem, UnreadableTask
 from elasticdl_worker.trainers.framework import Lookups, MinibatchSource
 from elasticdl_worker.trainers.minibatch import Minibatch
@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 class Pull(Protocol):
     """Parameters on their way."""
 
-    def result(self) -> Pulled | None:
+    def result(self) -> PulledParameters | None:
         """Waits for them; None if they went along with a push after the job's last update."""
 
 

@@ -26,7 +26,7 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.model import RowPolicy, UpdateClipping, UpdateMode
 from elasticdl_runtime.telemetry.spans import span, traced
 from elasticdl_worker.device import device_turn
-from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, Pulled, PullOutcome, PushResult
+from elasticdl_worker.parameters import LIMIT, Gradients, ParameterClient, PulledParameters, PullOutcome, PushResult
 from elasticdl_worker.reporting.accounts import TaskAccounts
 from elasticdl_worker.reporting.progress import StepParts, WorkerProgress
 from elasticdl_worker.trainers.framework import (
@@ -85,7 +85,7 @@ class _PullPart:
 
     both: Future[tuple[PushResult, PullOutcome]]
 
-    def result(self) -> Pulled | None:
+    def result(self) -> PulledParameters | None:
         """Waits for it; None if the push came after the job's last update. Raises what a pull raises."""
         pulled = self.both.result()[1]
         if isinstance(pulled, ElasticDLError):
@@ -333,7 +333,7 @@ class Trainer:
         with self._module.guard("the model"):
             return self._programs.collect(batch.features, training=False)
 
-    def _forward(self, batch: Minibatch, pulled: Pulled, lookups: Lookups) -> Tensors:
+    def _forward(self, batch: Minibatch, pulled: PulledParameters, lookups: Lookups) -> Tensors:
         with self._module.guard("the model"), device_turn():
             return self._programs.forward(batch.features, pulled.rows, lookups)
 
@@ -350,7 +350,7 @@ class Trainer:
                 step.lookups = self._programs.collect(*(batch.features for batch in step.batches), training=True)
         return step.lookups
 
-    def _pulled(self, step: TrainingStep) -> Pulled | None:
+    def _pulled(self, step: TrainingStep) -> PulledParameters | None:
         """The parameters of a step, which may be on their way; None if they do not come."""
         coming, step.pulled = step.pulled, None
         if coming is None:
@@ -358,13 +358,13 @@ class Trainer:
         with traced("pull", "step"):
             return coming.result()
 
-    def _pull(self, step: TrainingStep) -> Pulled:
+    def _pull(self, step: TrainingStep) -> PulledParameters:
         unique = self._lookups(step).unique
         with span("pull", "step"):
-            pulled: Pulled = self._runner.call(self._parameters.pull(unique))
+            pulled: PulledParameters = self._runner.call(self._parameters.pull(unique))
         return pulled
 
-    def _gradients(self, step: TrainingStep, pulled: Pulled) -> tuple[StepResult, int]:
+    def _gradients(self, step: TrainingStep, pulled: PulledParameters) -> tuple[StepResult, int]:
         """The gradients of a step, and the model version that they are of."""
         try:
             return self._computed(step, pulled), pulled.version
@@ -373,7 +373,7 @@ class Trainer:
             pulled = self._pull(step)
             return self._computed(step, pulled), pulled.version
 
-    def _computed(self, step: TrainingStep, pulled: Pulled) -> StepResult:
+    def _computed(self, step: TrainingStep, pulled: PulledParameters) -> StepResult:
         self.version = max(self.version, pulled.version)
         self._latest.update(pulled.dense)
         model = self._model
@@ -395,7 +395,7 @@ class Trainer:
             self._progress.record_loss(pulled.version, loss, shown)
         return result
 
-    def _compute_and_push(self, step: TrainingStep, pulled: Pulled) -> None:
+    def _compute_and_push(self, step: TrainingStep, pulled: PulledParameters) -> None:
         result, version = self._gradients(step, pulled)
         if self._is_finite(step, result, version):
             self._pushes.append(self._send(step, result, version))
@@ -432,7 +432,7 @@ class Trainer:
             self._train_until_accepted(single, self._pull(single))
         return False
 
-    def _train_until_accepted(self, step: TrainingStep, pulled: Pulled) -> None:
+    def _train_until_accepted(self, step: TrainingStep, pulled: PulledParameters) -> None:
         """Computes a step until the parameter servers accept it."""
         for _ in range(_MAX_REFUSALS):
             result, version = self._gradients(step, pulled)

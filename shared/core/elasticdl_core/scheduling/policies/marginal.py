@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class MarketDivision:
     """An outcome.
 
     Attributes:
@@ -54,7 +54,7 @@ class Market:
         self._steps: list[tuple[float, int, int]] | None = None
         self._spent: list[float] = []
         self._budget: float | None = None
-        self._division = Division([], [], 0.0)
+        self._division = MarketDivision([], [], 0.0)
 
     def holds(self, members: Sequence[Candidate], drain_s: float) -> bool:
         """Whether a new market of these members would be like this one."""
@@ -62,7 +62,7 @@ class Market:
             return False
         return drain_s == self._drain_s or min(drain_s, self._drain_s) >= self._calm_s
 
-    def divide(self, budget: float) -> Division:
+    def divide(self, budget: float) -> MarketDivision:
         """Divides ``budget`` slots above the minimums; negative amounts count as none."""
         budget = max(budget, 0.0)
         if budget != self._budget:
@@ -72,7 +72,7 @@ class Market:
                 moved = self._with_moves(ideal, price, budget)
                 kept = self._with_no_moves(budget)
                 sizes = moved if self._gain(kept, moved) > 1e-15 else kept
-            self._division = Division(sizes, ideal, self._surplus(sizes))
+            self._division = MarketDivision(sizes, ideal, self._surplus(sizes))
             self._budget = budget
         return self._division
 

@@ -19,7 +19,7 @@ from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.device_reasons import lack_of_devices
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.candidate import Candidate, GoodputSettings, weigh
-from elasticdl_core.scheduling.policies.marginal import Division, Market
+from elasticdl_core.scheduling.policies.marginal import Market, MarketDivision
 from elasticdl_core.scheduling.policies.reasons import allocation_of
 from elasticdl_core.scheduling.policies.surplus import (
     MAX_BLOCKERS,
@@ -60,13 +60,13 @@ class _MarketOutcome:
     def __init__(self, market: Market) -> None:
         self.market = market
         self.sizes: list[int] = []
-        self.division: Division | None = None
+        self.division: MarketDivision | None = None
         self.short: float | None = None
         self.holders: list[tuple[int, str]] = []
         self.allocations: dict[str, Allocation] = {}
         self.explained_by: object = None
 
-    def settle(self, division: Division, sizes: list[int]) -> None:
+    def settle(self, division: MarketDivision, sizes: list[int]) -> None:
         """Takes over the sizes as booked."""
         if self.division is division and self.sizes == sizes:
             return

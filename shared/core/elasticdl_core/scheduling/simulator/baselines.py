@@ -156,7 +156,7 @@ class SimpleMarginal:
 
 
 @dataclass(frozen=True)
-class Contender:
+class BaselinePolicy:
     """A policy in the simulator.
 
     Attributes:
@@ -175,16 +175,16 @@ class Contender:
     knows_speeds: bool = False
 
 
-CONTENDERS: Mapping[str, Contender] = {
-    "goodput": Contender(POLICIES["goodput"], pack=True),
-    "fair": Contender(POLICIES["fair"], pack=True),
-    "fifo": Contender(POLICIES["fifo"], asked=True, pack=True),
-    "gang": Contender(POLICIES["gang"], elastic=False),
-    "gang-backfill": Contender(lambda: GangPolicy(backfill=True, protect_first=False), elastic=False, pack=True),
-    "tiresias": Contender(Tiresias, elastic=False),
-    "optimus": Contender(Optimus, knows_speeds=True),
-    "equal-share": Contender(EqualShare, asked=True),
-    "simple-marginal": Contender(SimpleMarginal, knows_speeds=True),
+CONTENDERS: Mapping[str, BaselinePolicy] = {
+    "goodput": BaselinePolicy(POLICIES["goodput"], pack=True),
+    "fair": BaselinePolicy(POLICIES["fair"], pack=True),
+    "fifo": BaselinePolicy(POLICIES["fifo"], asked=True, pack=True),
+    "gang": BaselinePolicy(POLICIES["gang"], elastic=False),
+    "gang-backfill": BaselinePolicy(lambda: GangPolicy(backfill=True, protect_first=False), elastic=False, pack=True),
+    "tiresias": BaselinePolicy(Tiresias, elastic=False),
+    "optimus": BaselinePolicy(Optimus, knows_speeds=True),
+    "equal-share": BaselinePolicy(EqualShare, asked=True),
+    "simple-marginal": BaselinePolicy(SimpleMarginal, knows_speeds=True),
 }
 
-__all__ = ["CONTENDERS", "Contender", "EqualShare", "Optimus", "SimpleMarginal", "Tiresias"]
+__all__ = ["CONTENDERS", "BaselinePolicy", "EqualShare", "Optimus", "SimpleMarginal", "Tiresias"]

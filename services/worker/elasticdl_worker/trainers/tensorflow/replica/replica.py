@@ -50,7 +50,7 @@ from elasticdl_worker.trainers.tensorflow.model.optimizers import TranslatedOpti
 from elasticdl_worker.trainers.tensorflow.model.slots import OptimizerSlots
 from elasticdl_worker.trainers.tensorflow.replica.randomness import SeededDraws
 from elasticdl_worker.trainers.tensorflow.replica.state_rules import learn_rules
-from elasticdl_worker.trainers.tensorflow.replica.steps import Computed, GroupSteps
+from elasticdl_worker.trainers.tensorflow.replica.steps import ComputeResult, GroupSteps
 from elasticdl_worker.trainers.tensorflow.step.denominators import KerasDenominators
 from elasticdl_worker.trainers.tensorflow.step.programs import Programs
 from elasticdl_worker.trainers.tensorflow.step.straight_backward import require_straight_backward
@@ -263,14 +263,14 @@ class KerasReplica:
         pairs = zip(microbatches, computed, strict=True)
         return [self._contribution(step, data, one, epoch) for (_, data), one in pairs]
 
-    def _run(self, data: MicrobatchData, microbatch: int) -> Computed:
+    def _run(self, data: MicrobatchData, microbatch: int) -> ComputeResult:
         batch = data.content
         with self._guarded(batch):
             return self._steps.compute(
                 batch.features, batch.labels, tf.constant(data.fed, tf.float32), tf.constant(microbatch)
             )
 
-    def _contribution(self, step: int, data: MicrobatchData, computed: Computed, epoch: int) -> Contribution:
+    def _contribution(self, step: int, data: MicrobatchData, computed: ComputeResult, epoch: int) -> Contribution:
         batch, rows, loss = data.content, data.fed, float(computed.loss)
         arrays = [_view(array) for array in computed.arrays]
         denominator = None

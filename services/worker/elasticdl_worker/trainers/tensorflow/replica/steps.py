@@ -27,7 +27,7 @@ from elasticdl_worker.trainers.tensorflow.types import (
 )
 
 
-class Computed(NamedTuple):
+class ComputeResult(NamedTuple):
     """The results of a microbatch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Computed(NamedTuple):
     measured: Tensor | None
 
 
-class Updated(NamedTuple):
+class UpdateResult(NamedTuple):
     """The results of an update that was made along with computing it.
 
     Attributes:
@@ -105,9 +105,9 @@ class GroupSteps:
         self._trained = dict(zip(model.trainable, model.keras_model.trainable_variables, strict=True))
         scalars = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
         self._signature = (model.features_spec, labels_spec, *scalars)
-        self._update: CompiledFunction[Updated] | None = None
+        self._update: CompiledFunction[UpdateResult] | None = None
         self._discover(self._signature)
-        self.compute: Callable[[Features, Labels, Tensor, Tensor], Computed] = self._compute_now
+        self.compute: Callable[[Features, Labels, Tensor, Tensor], ComputeResult] = self._compute_now
         self.apply: Callable[[list[Tensor], Tensor, Tensor], None] = self._apply_now
         if not eager:
             self.compute = CompiledFunction(self._compute_now, self._signature)
@@ -158,7 +158,7 @@ class GroupSteps:
         """Sets the state as it was remembered, after a microbatch that was computed in part."""
         self._state.assign(self._kept)
 
-    def update(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Updated:
+    def update(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> UpdateResult:
         """Computes, and applies what was computed, in one compiled function, which is traced in the first call.
 
         What is not finite is applied, too: nobody may use the model then.
@@ -167,7 +167,7 @@ class GroupSteps:
             self._update = CompiledFunction(self._update_now, self._signature)
         return self._update(features, labels, rows, microbatch)
 
-    def _update_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Updated:
+    def _update_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> UpdateResult:
         before = self._state.read()
         loss, predictions, gradients = self._gradients(features, labels, rows)
         finite = self.buckets.finite(gradients)
@@ -176,7 +176,7 @@ class GroupSteps:
             change = self._state.take(before, rows, microbatch)
             self._state.apply(change, rows)
             finite.append(tf.reduce_all(tf.math.is_finite(change)))
-        return Updated(loss, tf.stack(finite), predictions if self._keeps_predictions else None)
+        return UpdateResult(loss, tf.stack(finite), predictions if self._keeps_predictions else None)
 
     def _gradients(
         self, features: Features, labels: Labels, rows: Tensor
@@ -193,14 +193,14 @@ class GroupSteps:
         pairs: list[tuple[object, KerasVariable]] = [(gradients[name], self._trained[name]) for name in self._used]
         self._optimizer.apply_gradients(pairs)
 
-    def _compute_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> Computed:
+    def _compute_now(self, features: Features, labels: Labels, rows: Tensor, microbatch: Tensor) -> ComputeResult:
         before = self._state.read()
         loss, predictions, gradients = self._gradients(features, labels, rows)
         arrays = self.buckets.pack(gradients)
         if self._state.length:
             arrays.append(self._state.take(before, rows, microbatch))
         measured = None if self._denominators is None else self._denominators.measure(labels, predictions)
-        return Computed(loss, arrays, predictions if self._keeps_predictions else None, measured)
+        return ComputeResult(loss, arrays, predictions if self._keeps_predictions else None, measured)
 
     def _apply_now(self, sums: list[Tensor], rows: Tensor, denominator: Tensor) -> None:
         buckets = len(self.buckets.lengths)

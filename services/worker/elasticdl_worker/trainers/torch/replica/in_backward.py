@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from elasticdl_worker.group.replica import BroughtTooEarlyError, LeafSink
+from elasticdl_worker.group.replica import LeafSink, SentTooEarlyError
 from elasticdl_worker.trainers.torch.device import finite_flag, settle_flags
 from elasticdl_worker.trainers.torch.model.build import as_tensor
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
@@ -63,7 +63,7 @@ class BackwardBuckets:
             Which parameters have a gradient, and the names of gradients that are not finite, of one bucket.
 
         Raises:
-            BroughtTooEarlyError: a gradient was added to after its bucket was brought.
+            SentTooEarlyError: a gradient was added to after its bucket was brought.
             CollectiveError: the group is broken.
         """
         for bucket in range(len(self._sizes)):
@@ -81,7 +81,7 @@ class BackwardBuckets:
         if number in self._seen:
             self._late.add(bucket)
             if bucket in self._marks and self._wrong is None:
-                self._wrong = BroughtTooEarlyError("a gradient was added to after it was brought")
+                self._wrong = SentTooEarlyError("a gradient was added to after it was brought")
             return
         self._seen.add(number)
         self._left[bucket] -= 1

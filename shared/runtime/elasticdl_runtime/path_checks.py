@@ -1,7 +1,7 @@
 """The reach of a job at the time of use: what a path really leads to, all links followed, when it is opened.
 
-Roots are compared as they are: whoever makes a ``Reach`` puts the real places of its roots into it, for a folder of a
-job may have become a link since.
+Roots are compared as they are: whoever makes a ``PathPolicy`` puts the real places of its roots into it, for a folder
+of a job may have become a link since.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from elasticdl_core.errors import DataError, PermissionDeniedError
-from elasticdl_core.places import Reach, is_url, outside, refusal, remedy
+from elasticdl_core.path_policy import PathPolicy, is_url, outside, refusal, remedy
 
 
 class OutOfReachError(PermissionDeniedError):
@@ -23,7 +23,7 @@ class OutOfReachError(PermissionDeniedError):
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
-def require_reach(path: str | os.PathLike[str], reach: Reach | None, *, writing: bool = False) -> Path:
+def require_reach(path: str | os.PathLike[str], reach: PathPolicy | None, *, writing: bool = False) -> Path:
     """The real place of a path, if a job may touch it.
 
     Args:
@@ -48,7 +48,7 @@ def require_reach(path: str | os.PathLike[str], reach: Reach | None, *, writing:
     return real
 
 
-def require_place(place: str, reach: Reach | None, *, writing: bool = False) -> str:
+def require_place(place: str, reach: PathPolicy | None, *, writing: bool = False) -> str:
     """As ``require_reach``, of a place that may be a URL of a store as well, which is judged by its text.
 
     Raises:
@@ -61,7 +61,7 @@ def require_place(place: str, reach: Reach | None, *, writing: bool = False) -> 
     return place
 
 
-def open_within(path: str | os.PathLike[str], reach: Reach | None, *, folders: bool = False) -> int:
+def open_within(path: str | os.PathLike[str], reach: PathPolicy | None, *, folders: bool = False) -> int:
     """Opens a regular file for reading, and then asks what was opened: no link can be changed in between.
 
     Args:
@@ -103,7 +103,7 @@ def real_path(descriptor: int, path: str | os.PathLike[str]) -> Path:
         return real
 
 
-def require_data(place: str, reach: Reach | None) -> None:
+def require_data(place: str, reach: PathPolicy | None) -> None:
     """Refuses a path, glob or URL of data that a job may not read; links are followed as far as there is no wildcard.
 
     Raises:
@@ -116,6 +116,6 @@ def require_data(place: str, reach: Reach | None) -> None:
         raise DataError(wrong, fix=remedy((*reach.read, *reach.write)))
 
 
-def _refused(path: str | os.PathLike[str], reach: Reach, writing: bool) -> OutOfReachError:
+def _refused(path: str | os.PathLike[str], reach: PathPolicy, writing: bool) -> OutOfReachError:
     roots = reach.write if writing else (*reach.read, *reach.write)
     return OutOfReachError(refusal(os.fspath(path)), fix=remedy(roots))

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import DataError
-from elasticdl_core.group.member import Book
+from elasticdl_core.group.member import ReplicaMetadata
 from elasticdl_core.group.rendezvous import Orders
-from elasticdl_core.group.steps import StepCourse
+from elasticdl_core.group.steps import StepSchedule
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.lifecycle import within
-from elasticdl_worker.group.attendance import Attendance
+from elasticdl_worker.group.master_session import MasterSession
 from elasticdl_worker.master.client import LeasedTask, MasterClient, WorkerDirective
-from elasticdl_worker.master.group_client import Told
+from elasticdl_worker.master.group_client import GroupDirective
 from elasticdl_worker.master.session import Session
 from tests.fakes.master import FakeMaster
 
@@ -70,17 +70,17 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
     master = MeetingMaster(tmp_path)
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
-    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
-    book, taken = Book(StepCourse(1, RECORDS)), list[str]()
+    master_session = MasterSession(client, Session(client), OWNER, b"here", lambda reason: None)
+    book, taken = ReplicaMetadata(StepSchedule(1, RECORDS)), list[str]()
     try:
-        attendance.start()
-        assert await asyncio.to_thread(attendance.next_orders, 0) is not None
-        attendance.enter(1, holds=True)
+        master_session.start()
+        assert await asyncio.to_thread(master_session.next_orders, 0) is not None
+        master_session.enter(1, holds=True)
         for answers in range(1, ANSWERS + 1):
             # Whoever meets once more has heard the answer of before.
             await within(master.until(lambda answers=answers: master.meetings > answers), 60)
             for look in range(3):
-                entries = attendance.wishes(book, 1).entries
+                entries = master_session.commands(book, 1).entries
                 assert not entries or look == 0, "an answer brings each task once"
                 book.course.add(entries)
                 taken += [str(entry.task) for entry in entries]
@@ -89,7 +89,7 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
         gc.collect()
         kept = [one for one in gc.get_objects() if type(one) is LeasedTask and one.task.id.epoch == EPOCH]
     finally:
-        await attendance.close()
+        await master_session.close()
         await client.close()
         await master.stop()
     assert taken[-1] == f"t:{EPOCH}:{ANSWERS}:{ANSWERS * RECORDS}:{(ANSWERS + 1) * RECORDS}"
@@ -102,24 +102,24 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
     master = MeetingMaster(tmp_path)
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
-    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
-    book = Book(StepCourse(1, RECORDS))
+    master_session = MasterSession(client, Session(client), OWNER, b"here", lambda reason: None)
+    book = ReplicaMetadata(StepSchedule(1, RECORDS))
     try:
-        attendance.start()
-        assert await asyncio.to_thread(attendance.next_orders, 0) is not None
-        attendance.enter(1, holds=True)
-        book.course.add(attendance.wishes(book, 1).entries)
+        master_session.start()
+        assert await asyncio.to_thread(master_session.next_orders, 0) is not None
+        master_session.enter(1, holds=True)
+        book.course.add(master_session.commands(book, 1).entries)
         while book.course.entries:
             book.count(book.course.step_dealt([0]), [{"fed": RECORDS, "skips": []}], RECORDS)
         (token,) = book.ended
-        attendance.speak(book, 1, 1.0, pinned=0)
+        master_session.speak(book, 1, 1.0, pinned=0)
         await within(master.until(lambda: master.meetings > ANSWERS), 60)
         for _ in range(2):  # it is told until the member does not name it any more
-            assert attendance.wishes(book, 1).acknowledged == [token]
+            assert master_session.commands(book, 1).acknowledged == [token]
         book.ended.clear()
-        assert attendance.wishes(book, 1).acknowledged == []
+        assert master_session.commands(book, 1).acknowledged == []
     finally:
-        await attendance.close()
+        await master_session.close()
         await client.close()
         await master.stop()
     assert [ended for ended in master.ended if ended] == [[token]]
@@ -130,66 +130,69 @@ async def test_a_checkpoint_that_cannot_be_used_is_told_with_what_to_do(tmp_path
     master = MeetingMaster(tmp_path)
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
-    attendance = Attendance(client, Session(client), OWNER, b"here", lambda reason: None)
+    master_session = MasterSession(client, Session(client), OWNER, b"here", lambda reason: None)
     try:
-        attendance.refuse(DataError("why", fix="how"))
-        attendance.start()
+        master_session.refuse(DataError("why", fix="how"))
+        master_session.start()
         await within(master.until(lambda: master.meetings > 0), 60)
     finally:
-        await attendance.close()
+        await master_session.close()
         await client.close()
         await master.stop()
     assert master.refused == {("why", "how")}
 
 
 @pytest.fixture
-async def member() -> AsyncIterator[tuple[Attendance, Session]]:
+async def member() -> AsyncIterator[tuple[MasterSession, Session]]:
     """A member in the first generation, which hears what the test says."""
     client = MasterClient("127.0.0.1:9", lambda: "token", patience_s=1)
     session = Session(client)
-    attendance = Attendance(client, session, OWNER, b"here", lambda reason: None)
-    attendance.enter(1, holds=True)
-    yield attendance, session
+    master_session = MasterSession(client, session, OWNER, b"here", lambda reason: None)
+    master_session.enter(1, holds=True)
+    yield master_session, session
     await client.close()
 
 
-def told(generation: int, **more: Any) -> Told:
+def told(generation: int, **more: Any) -> GroupDirective:
     orders = Orders(generation, (OWNER,), generation - 1, is_over=False, regroup=False)
-    return Told(generation, orders, [b"here"], b"", False, WorkerDirective.CONTINUE, **more)
+    return GroupDirective(generation, orders, [b"here"], b"", False, WorkerDirective.CONTINUE, **more)
 
 
-async def test_an_answer_of_before_that_comes_late_is_not_heard(member: tuple[Attendance, Session]) -> None:
+async def test_an_answer_of_before_that_comes_late_is_not_heard(member: tuple[MasterSession, Session]) -> None:
     """Calls overtake each other: who has urgent news does not wait for the answer of the call before."""
-    attendance, _ = member
-    attendance._hear(told(2, limit=7))
-    attendance._hear(told(1, limit=5))
-    assert attendance.wishes(Book(StepCourse(1, RECORDS)), 2).limit == 7
+    master_session, _ = member
+    master_session._hear(told(2, limit=7))
+    master_session._hear(told(1, limit=5))
+    assert master_session.commands(ReplicaMetadata(StepSchedule(1, RECORDS)), 2).limit == 7
 
 
 async def test_an_evaluation_and_a_share_are_asked_for_once_in_a_generation(
-    member: tuple[Attendance, Session],
+    member: tuple[MasterSession, Session],
 ) -> None:
-    attendance, _ = member
-    book, task = Book(StepCourse(1, RECORDS)), Task(TaskId(TaskType.EVALUATION, 3, 0, 0, 8), Shard("data", 0, 8))
+    master_session, _ = member
+    book, task = (
+        ReplicaMetadata(StepSchedule(1, RECORDS)),
+        Task(TaskId(TaskType.EVALUATION, 3, 0, 0, 8), Shard("data", 0, 8)),
+    )
     solo = [LeasedTask(task, "1.9.x")]
     given = []
     for generation in (1, 1, 2):
-        attendance.enter(generation, holds=True)
+        master_session.enter(generation, holds=True)
         for order in (3, 3, 4):
-            attendance._hear(told(generation, solo=solo, save={"order": order}))
+            master_session._hear(told(generation, solo=solo, save={"order": order}))
             for _ in range(3):  # an answer is looked at before each step until the next one comes
-                wishes = attendance.wishes(book, generation)
-                given.append((len(wishes.solo), wishes.save and wishes.save["order"]))
+                commands = master_session.commands(book, generation)
+                given.append((len(commands.solo), commands.save and commands.save["order"]))
     evaluations, orders = zip(*given, strict=True)
     assert [number for number, count in enumerate(evaluations) if count] == [0, 9, 18], "anew in each generation"
     assert [order for order in orders if order] == [3, 4], "a share is written once"
 
 
-async def test_who_is_to_leave_hands_the_model_on_first(member: tuple[Attendance, Session]) -> None:
-    attendance, session = member
+async def test_who_is_to_leave_hands_the_model_on_first(member: tuple[MasterSession, Session]) -> None:
+    master_session, session = member
     session.request_drain()
-    attendance._hear(told(2))
-    found = attendance.next_orders(1)
+    master_session._hear(told(2))
+    found = master_session.next_orders(1)
     assert found is not None and found.orders.generation == 2, "another member waits for the model"
-    attendance._hear(Told(3, told(2).orders, [b"here"], b"", True, WorkerDirective.CONTINUE))
-    assert attendance.next_orders(2) is None
+    master_session._hear(GroupDirective(3, told(2).orders, [b"here"], b"", True, WorkerDirective.CONTINUE))
+    assert master_session.next_orders(2) is None

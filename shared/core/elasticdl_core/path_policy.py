@@ -1,7 +1,7 @@
 """Paths and URLs that a job may read and write, decided on their text.
 
-``Reach`` is what one job may touch. What is said here of a path's text is said again of the file that it leads to
-when it is opened (``elasticdl_runtime.places``): a link can be made after the check.
+``PathPolicy`` is what one job may touch. What is said here of a path's text is said again of the file that it leads
+to when it is opened (``elasticdl_runtime.path_checks``): a link can be made after the check.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ABSOLUTE = "give an absolute path that every process of the job can reach"
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class PathPolicy:
     """The paths that a job may touch.
 
     Attributes:
@@ -69,7 +69,7 @@ class Reach:
         return {"read": list(self.read), "write": list(self.write), "closed": list(self.closed)}
 
     @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> Reach:
+    def from_mapping(cls, data: Mapping[str, Any]) -> PathPolicy:
         """Reads what ``to_mapping`` gave."""
         return cls(*(tuple(map(str, data.get(name) or ())) for name in ("read", "write", "closed")))
 
@@ -143,7 +143,7 @@ def check_root(root: str) -> None:
         )
 
 
-def check_places(spec: JobSpec, reach: Reach | None) -> None:
+def check_places(spec: JobSpec, reach: PathPolicy | None) -> None:
     """Refuses a specification whose places cannot work, or that the job may not touch.
 
     Args:
@@ -195,7 +195,7 @@ def stores_written(spec: JobSpec) -> list[str]:
     return [place for name in WRITTEN_FIELDS if is_url(place := getattr(spec, name))]
 
 
-def allows(place: str, reach: Reach, *, writing: bool = False) -> bool:
+def allows(place: str, reach: PathPolicy, *, writing: bool = False) -> bool:
     """Whether a job may touch a path or URL, by its text."""
     return reach.allows(place if is_url(place) else posixpath.normpath(place), writing=writing)
 
@@ -211,7 +211,7 @@ def remedy(roots: Sequence[str]) -> str:
     return f"use one of {listed}" if listed else "ask an administrator for a data root of your namespace"
 
 
-def _folder_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
+def _folder_problems(spec: JobSpec, reach: PathPolicy | None) -> Iterator[Problem]:
     for name in (*READ_FIELDS, *WRITTEN_FIELDS):
         place = getattr(spec, name)
         writing = name in WRITTEN_FIELDS
@@ -227,7 +227,7 @@ def _folder_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
             yield Problem(name, refusal(place), remedy(roots) + leave)
 
 
-def _data_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
+def _data_problems(spec: JobSpec, reach: PathPolicy | None) -> Iterator[Problem]:
     for name in DATA_FIELDS:
         for place in split_places(getattr(spec, name)):
             wrong = _wrong_data(place, reach, words=bool(spec.custom_data_reader))
@@ -236,7 +236,7 @@ def _data_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
                 yield Problem(name, wrong, remedy(roots) if reach is not None else _ABSOLUTE)
 
 
-def _wrong_data(place: str, reach: Reach | None, *, words: bool) -> str:
+def _wrong_data(place: str, reach: PathPolicy | None, *, words: bool) -> str:
     if "\0" in place:
         return f"{place[:200]!r} holds a control character"
     if reach is None:
@@ -246,7 +246,7 @@ def _wrong_data(place: str, reach: Reach | None, *, words: bool) -> str:
     return outside(place, reach)
 
 
-def outside(place: str, reach: Reach) -> str:
+def outside(place: str, reach: PathPolicy) -> str:
     """Why a job may not read a path, glob or URL of data; empty if it may."""
     if "::" in place:
         return f"{place[:200]!r} chains file systems, which may lead anywhere"
@@ -265,7 +265,7 @@ def outside(place: str, reach: Reach) -> str:
     return "" if reach.allows(bare if url else posixpath.normpath(bare)) else refusal(place)
 
 
-def _index_problems(spec: JobSpec, reach: Reach | None) -> Iterator[Problem]:
+def _index_problems(spec: JobSpec, reach: PathPolicy | None) -> Iterator[Problem]:
     folder = spec.data_reader_params.get(INDEX_FOLDER)
     if reach is None or not isinstance(folder, str) or folder in ("off", ""):
         return

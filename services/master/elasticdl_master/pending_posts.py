@@ -59,7 +59,7 @@ class Post:
         return json.dumps({"kind": _NAMES[type(self.what)], "at": self.at, "data": data}, default=str)
 
 
-class Unposted:
+class PendingPosts:
     """The posts of one job that the api has not taken.
 
     Args:

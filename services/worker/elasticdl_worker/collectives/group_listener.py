@@ -14,7 +14,7 @@ from pathlib import Path
 from elasticdl_core.errors import InvalidInputError
 from elasticdl_worker.collectives import handshake
 from elasticdl_worker.collectives.endpoint import ON_DEVICE, MemberEndpoint, choose_adapter
-from elasticdl_worker.collectives.forming import STRANGER_S, Forming, Knock, load_torch
+from elasticdl_worker.collectives.forming import STRANGER_S, Forming, IncomingConnection, load_torch
 from elasticdl_worker.collectives.handshake import Hello, RefusedError
 from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.port import (
@@ -37,8 +37,8 @@ _UNIX_PATH_BYTES = 107
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
-class MemberLobby:
-    """The lobby of this process; make it with ``open_lobby``.
+class MemberListener:
+    """The listener of this process; make it with ``open_listener``.
 
     Args:
         listeners: bound and listening.
@@ -62,7 +62,7 @@ class MemberLobby:
         self._security = security
         self._patience = patience
         self._lock = threading.Lock()
-        self._knocks: list[Knock] = []
+        self._incoming: list[IncomingConnection] = []
         self._greeting = threading.Semaphore(_GREETING)
         self._groups: dict[str, Mesh] = {}
         self._forming: dict[str, Forming] = {}
@@ -118,13 +118,13 @@ class MemberLobby:
             self._closed = True
             forming, groups = list(self._forming.values()), list(self._groups.values())
             self._groups.clear()
-            knocks, self._knocks = self._knocks, []
+            dropped_connections, self._incoming = self._incoming, []
         for each in forming:
             each.mesh.fail(GroupAbortedError("this member is ending"))
         for mesh in groups:
             mesh.leave(wait=False)
-        for knock in knocks:
-            knock.connection.close()
+        for incoming in dropped_connections:
+            incoming.connection.close()
         for mesh in groups:
             mesh.join()
         self.regions.close()
@@ -151,7 +151,7 @@ class MemberLobby:
         with self._lock:
             last = self._last.get(plan.channel)
             if self._closed:
-                raise InvalidInputError("the lobby was closed", fix="open another one")
+                raise InvalidInputError("the listener was closed", fix="open another one")
         if last is not None and plan.generation <= last:
             raise InvalidInputError(
                 f"generation {plan.generation} is not newer than {last}", fix="take the newest plan from the master"
@@ -160,18 +160,20 @@ class MemberLobby:
     # What formings share.
 
     def listening(self) -> list[socket.socket]:
-        """The sockets on which members knock."""
+        """The sockets on which members connect."""
         return self._listeners
 
-    def take_knock(self, channel: str, generation: int) -> Knock | None:
+    def take_incoming(self, channel: str, generation: int) -> IncomingConnection | None:
         """Takes a connection that came for a group before or beside its forming; a late one is sent away."""
         with self._lock:
-            meant = [knock for knock in self._knocks if knock.hello.channel == channel]
-            late = [knock for knock in meant if knock.hello.generation < generation]
-            found = next((knock for knock in meant if knock.hello.generation == generation), None)
-            self._knocks = [knock for knock in self._knocks if knock not in late and knock is not found]
-        for knock in late:
-            knock.send_away()
+            meant = [incoming for incoming in self._incoming if incoming.hello.channel == channel]
+            late = [incoming for incoming in meant if incoming.hello.generation < generation]
+            found = next((incoming for incoming in meant if incoming.hello.generation == generation), None)
+            self._incoming = [
+                incoming for incoming in self._incoming if incoming not in late and incoming is not found
+            ]
+        for incoming in late:
+            incoming.send_away()
         return found
 
     def accept(self, listener: socket.socket) -> None:
@@ -201,21 +203,21 @@ class MemberLobby:
             if family != socket.AF_UNIX and self._security is not None:
                 connection = self._security.accept(connection)
             first = handshake.read_message(connection, time.monotonic() + STRANGER_S)
-            knock = Knock(Hello.decode(first), first, connection)
+            incoming = IncomingConnection(Hello.decode(first), first, connection)
         except (OSError, RefusedError):
             connection.close()
             return
         finally:
             self._greeting.release()
         with self._lock:
-            self._knocks.append(knock)
+            self._incoming.append(incoming)
             dropped = None
-            if len(self._knocks) > _KEPT or self._closed:
+            if len(self._incoming) > _KEPT or self._closed:
                 # Rather one of a group that nobody forms: that may be a stranger's invention.
-                unknown = (one for one in self._knocks if one.hello.channel not in self._forming)
-                dropped = next(unknown, self._knocks[0])
-                self._knocks.remove(dropped)
-            other = self._forming.get(knock.hello.channel)
+                unknown = (one for one in self._incoming if one.hello.channel not in self._forming)
+                dropped = next(unknown, self._incoming[0])
+                self._incoming.remove(dropped)
+            other = self._forming.get(incoming.hello.channel)
         if dropped is not None:
             dropped.connection.close()
         if other is not None:
@@ -252,15 +254,15 @@ class MemberLobby:
         return self._patience
 
 
-def open_lobby(
+def open_listener(
     directory: Path | None,
     *,
     host: str = "",
     security: LinkSecurity | None = None,
     private_network: bool = False,
     patience: SilenceLimits | None = None,
-) -> MemberLobby:
-    """Opens the lobby of this process.
+) -> MemberListener:
+    """Opens the listener of this process.
 
     Args:
         directory: where its unix socket lies, for members of the same machine: the job's, which other users cannot
@@ -274,7 +276,7 @@ def open_lobby(
         InvalidInputError: it could not be reached, or would be open to others.
     """
     if directory is None and not host:
-        raise InvalidInputError("a lobby without a directory or a host cannot be reached", fix="give one of them")
+        raise InvalidInputError("a listener without a directory or a host cannot be reached", fix="give one of them")
     if host and host not in _LOOPBACK and security is None and not private_network:
         raise InvalidInputError(
             f"refusing to listen on {host} without TLS", fix="configure TLS, or say that the network is private"
@@ -294,7 +296,7 @@ def open_lobby(
         port = listeners[-1].getsockname()[1]
         tcp = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = MemberEndpoint.here(unix, tcp, security.name if security else "")
-    return MemberLobby(listeners, endpoint, security, patience or SilenceLimits())
+    return MemberListener(listeners, endpoint, security, patience or SilenceLimits())
 
 
 def _listening(listener: socket.socket, address: object) -> socket.socket:
@@ -323,12 +325,12 @@ def _closed_on_error(connection: socket.socket, prepare: Callable[[], socket.soc
         raise
 
 
-_open_lobbies: weakref.WeakSet[MemberLobby] = weakref.WeakSet()
+_open_lobbies: weakref.WeakSet[MemberListener] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    for lobby in list(_open_lobbies):
-        lobby.forget()
+    for group_listener in list(_open_lobbies):
+        group_listener.forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

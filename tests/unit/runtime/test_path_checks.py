@@ -13,8 +13,8 @@ from elasticdl.data.errors import DataError
 from elasticdl.model_check import check_model_module
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach
-from elasticdl_runtime.places import OutOfReachError, open_within, require_reach
+from elasticdl_core.path_policy import PathPolicy
+from elasticdl_runtime.path_checks import OutOfReachError, open_within, require_reach
 
 SECRET = "canary-7f3a,1\n"
 
@@ -32,18 +32,18 @@ def mine(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reach(mine: Path) -> Reach:
-    return Reach(read=(str(mine),), write=(str(mine / "out"),))
+def reach(mine: Path) -> PathPolicy:
+    return PathPolicy(read=(str(mine),), write=(str(mine / "out"),))
 
 
 @pytest.fixture
-def confined(reach: Reach) -> Iterator[None]:
+def confined(reach: PathPolicy) -> Iterator[None]:
     files.confine(reach)
     yield
     files.confine(None)
 
 
-def test_a_link_that_leaves_is_refused(mine: Path, reach: Reach) -> None:
+def test_a_link_that_leaves_is_refused(mine: Path, reach: PathPolicy) -> None:
     (mine / "link").symlink_to(mine.parent / "theirs")
     for path in (mine / "link", mine / "link" / "secret.csv", mine / "link" / "nothing", mine.parent / "theirs"):
         with pytest.raises(OutOfReachError):
@@ -57,7 +57,7 @@ def test_a_link_that_leaves_is_refused(mine: Path, reach: Reach) -> None:
 
 
 def test_a_link_that_changes_between_check_and_open_is_noticed(
-    mine: Path, reach: Reach, monkeypatch: pytest.MonkeyPatch
+    mine: Path, reach: PathPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = mine / "later.csv"
     target.write_text("1,2\n")
@@ -73,7 +73,7 @@ def test_a_link_that_changes_between_check_and_open_is_noticed(
         open_within(target, reach)
 
 
-def test_only_regular_files_are_opened(mine: Path, reach: Reach) -> None:
+def test_only_regular_files_are_opened(mine: Path, reach: PathPolicy) -> None:
     os.mkfifo(mine / "pipe")
     for path in (mine / "pipe", mine):
         with pytest.raises(OSError, match="regular"):
@@ -112,7 +112,7 @@ def test_a_confined_reader_reads_what_is_its_own(mine: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["link.f", "folder.secret.f"])
-def test_a_module_that_is_a_link_out_shows_nothing(mine: Path, reach: Reach, module: str) -> None:
+def test_a_module_that_is_a_link_out_shows_nothing(mine: Path, reach: PathPolicy, module: str) -> None:
     (mine / "link.py").symlink_to(mine.parent / "theirs" / "secret.py")
     (mine / "folder").symlink_to(mine.parent / "theirs")
     spec = JobSpec.from_mapping({"model_def": module, "model_zoo": str(mine), "training_data": "/x"})

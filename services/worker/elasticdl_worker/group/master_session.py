@@ -12,12 +12,12 @@ from typing import Any
 import structlog
 
 from elasticdl_core.errors import ElasticDLError, UnavailableError
-from elasticdl_core.group.member import Book, GroupWishes
-from elasticdl_core.group.steps import Entry
+from elasticdl_core.group.member import GroupCommands, ReplicaMetadata
+from elasticdl_core.group.steps import HeldTask
 from elasticdl_runtime.lifecycle import end_all
 from elasticdl_worker.group.entries import entry_of, take_news
 from elasticdl_worker.master.client import MasterClient, WorkerDirective
-from elasticdl_worker.master.group_client import SpokenReport, Standing, Told, WrittenShare, meet
+from elasticdl_worker.master.group_client import GroupDirective, MemberStatus, SpokenReport, WrittenShare, meet
 from elasticdl_worker.master.session import Session
 
 _PAUSE_S = 0.1
@@ -27,7 +27,7 @@ _MOST_REFUSED = 50
 _log = structlog.get_logger(__name__)
 
 
-class Attendance:
+class MasterSession:
     """Meets the master; the coroutine ``run`` does it, the other methods are the training thread's.
 
     Args:
@@ -47,10 +47,10 @@ class Attendance:
         self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
-        self._standing = Standing(endpoint, finished=0, generation=0, holds=False, leaving=False)
+        self._standing = MemberStatus(endpoint, finished=0, generation=0, holds=False, leaving=False)
         self._shares: dict[int, WrittenShare] = {}
-        self._told: Told | None = None
-        self._exhausted: Told | None = None
+        self._told: GroupDirective | None = None
+        self._exhausted: GroupDirective | None = None
         self._acknowledged: set[str] = set()
         self._given: set[str] = set()
         self._busy_since: float | None = None
@@ -99,7 +99,7 @@ class Attendance:
         self._refused = 0
         self._hear(told)
 
-    def _now(self) -> Standing:
+    def _now(self) -> MemberStatus:
         with self._changed:
             busy = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
             report = self._standing.report
@@ -114,7 +114,7 @@ class Attendance:
                 shares=tuple(self._shares.values()),
             )
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: GroupDirective) -> None:
         if told.directive is WorkerDirective.FINISHED:
             self._session.finished.set()
         elif told.directive is WorkerDirective.DRAIN:
@@ -144,7 +144,7 @@ class Attendance:
     def _begin(self) -> None:
         self._running = self._loop.create_task(self.run(), name="meetings")
 
-    def next_orders(self, finished: int) -> Told | None:
+    def next_orders(self, finished: int) -> GroupDirective | None:
         """Waits for a generation that this member is in; None if it shall go."""
         with self._changed:
             while True:
@@ -157,7 +157,7 @@ class Attendance:
                     return told
                 self._changed.wait(_PAUSE_S)
 
-    def _may_enter(self, told: Told) -> bool:
+    def _may_enter(self, told: GroupDirective) -> bool:
         """Whether this member is of the generation, and its master, perhaps a new one, knows where the others are."""
         return self._owner in told.orders.members and all(told.endpoints)
 
@@ -181,7 +181,7 @@ class Attendance:
         with self._changed:
             self._busy_since = time.monotonic() if busy else None
 
-    def speak(self, book: Book, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
+    def speak(self, book: ReplicaMetadata, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
         """Makes the first member's reports for the group from now on."""
         with self._changed:
             wanted = self._told is not None and self._told.tally
@@ -214,12 +214,12 @@ class Attendance:
             self._shares[share.order] = share
         self._loop.call_soon_threadsafe(self._urgent.set)
 
-    def wishes(self, book: Book, generation: int) -> GroupWishes:
-        """The wishes of the master for the group, as they were heard last."""
+    def commands(self, book: ReplicaMetadata, generation: int) -> GroupCommands:
+        """The commands of the master for the group, as they were heard last."""
         with self._changed:
             told = self._told
             if told is None or told.orders.generation != generation:
-                return GroupWishes()
+                return GroupCommands()
             fresh, void = self._news_of(told, book)
             acknowledged = [token for token in book.ended if token in self._acknowledged]
             self._acknowledged &= book.ended.keys()
@@ -228,7 +228,7 @@ class Attendance:
             save = told.save if told.save is not None and told.save["order"] > self._saved else None
             if save is not None:
                 self._saved = int(save["order"])
-            return GroupWishes(
+            return GroupCommands(
                 entries=fresh,
                 acknowledged=acknowledged,
                 regroup=told.orders.regroup,
@@ -240,7 +240,7 @@ class Attendance:
                 pause_at=told.pause_at,
             )
 
-    def _news_of(self, told: Told, book: Book) -> tuple[list[Entry], bool]:
+    def _news_of(self, told: GroupDirective, book: ReplicaMetadata) -> tuple[list[HeldTask], bool]:
         """The news of an answer for the group; one that had nothing more is not gone through again in each step."""
         if told is self._exhausted:
             return [], False

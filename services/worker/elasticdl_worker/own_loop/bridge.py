@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.own_loop import END, Buffer, FedPiece, LeaveScript, TrainedState, other_batch_size
+from elasticdl.own_loop import END, Buffer, FedMicrobatch, LeaveScript, TrainedState, other_batch_size
 from elasticdl_core.errors import UserCodeError
 from elasticdl_core.job import JobSpec
 
@@ -71,7 +71,7 @@ class NothingTrained:
         """Seeds nothing."""
 
 
-class ScriptExchange:
+class LoopBridge:
     """The script's side of it is a ``LoopFeed``; the other methods are the driver's.
 
     Args:
@@ -91,7 +91,7 @@ class ScriptExchange:
         self._script: tuple[int, int] | None = None
         self._from_elsewhere = False
         self._bound = False
-        self._piece: FedPiece | None = None
+        self._piece: FedMicrobatch | None = None
         self._position = 0
         self._repeats = 0
         self._left = 0
@@ -414,7 +414,7 @@ class ScriptExchange:
 
     # -- the driver's thread ---------------------------------------------------------------------------------------
 
-    def compute(self, piece: FedPiece) -> tuple[list[Buffer], float, dict[str, float], int]:
+    def compute(self, piece: FedMicrobatch) -> tuple[list[Buffer], float, dict[str, float], int]:
         """Has the loop work on a minibatch.
 
         Returns:

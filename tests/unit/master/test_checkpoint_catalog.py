@@ -10,8 +10,8 @@ import pytest
 from elasticdl_core.best_evaluation import BEST, BestEvaluation, mark_of
 from elasticdl_core.checkpoint_manifest import BestMark, Manifest
 from elasticdl_core.errors import DataError
-from elasticdl_core.places import Reach
-from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointBook
+from elasticdl_core.path_policy import PathPolicy
+from elasticdl_master.state.checkpoints import PERIODIC, RECOVERY, CheckpointCatalog
 from elasticdl_master.state.instructions import Save
 from elasticdl_runtime.checkpoint_directory import CheckpointDirectory, commit_manifest
 from elasticdl_runtime.stored_checkpoints import find_checkpoint
@@ -25,7 +25,7 @@ def manifest(version: int, kind: str = PERIODIC) -> dict[str, Any]:
 
 class TestCheckpoints:
     def test_one_for_each_multiple_even_if_a_save_is_of_an_earlier_version(self) -> None:
-        book = CheckpointBook(100, 0, 0.0)
+        book = CheckpointCatalog(100, 0, 0.0)
         assert book.due(99, 0.0) == ""
         assert book.due(101, 0.0) == PERIODIC
         book.begin(PERIODIC, 101, 0.0)
@@ -35,13 +35,13 @@ class TestCheckpoints:
         assert book.due(200, 3.0) == PERIODIC
 
     def test_a_save_that_failed_is_due_again(self) -> None:
-        book = CheckpointBook(100, 0, 0.0)
+        book = CheckpointCatalog(100, 0, 0.0)
         book.begin(PERIODIC, 101, 0.0)
         book.failed(1.0)
         assert book.due(102, 2.0) == PERIODIC
 
     def test_recovery_checkpoints_come_by_the_clock_and_only_the_newest_is_kept(self) -> None:
-        book = CheckpointBook(0, 3, 30.0)
+        book = CheckpointCatalog(0, 3, 30.0)
         assert book.due(5, 0.0) == RECOVERY
         book.begin(RECOVERY, 5, 0.0)
         book.committed(manifest(5, RECOVERY), 1.0)
@@ -54,7 +54,7 @@ class TestCheckpoints:
         assert book.committed(manifest(30, "final"), 111.0) == [manifest(9, RECOVERY)]
 
     def test_recovery_checkpoints_come_between_those_that_the_user_asked_for(self) -> None:
-        book = CheckpointBook(1000, 2, 30.0)
+        book = CheckpointCatalog(1000, 2, 30.0)
         assert book.due(3, 0.0) == RECOVERY
         book.begin(RECOVERY, 3, 0.0)
         book.committed(manifest(3, RECOVERY), 1.0)
@@ -70,13 +70,13 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize(("keep", "left"), [(0, 5), (1, 1), (3, 3)])
     def test_the_last_ones_are_kept_and_zero_keeps_all(self, keep: int, left: int) -> None:
-        book = CheckpointBook(1, keep, 0.0)
+        book = CheckpointCatalog(1, keep, 0.0)
         for version in range(5):
             book.committed(manifest(version), 0.0)
         assert [m["version"] for m in book.manifests] == list(range(5))[-left:]
 
     def test_the_best_one_stays_and_goes_when_another_is_better(self) -> None:
-        book = CheckpointBook(1, 1, 0.0)
+        book = CheckpointCatalog(1, 1, 0.0)
         rule = BestEvaluation("auc", "max")
 
         def save(kind: str, version: int, mark: BestMark | None = None) -> list[Manifest]:
@@ -99,7 +99,7 @@ class TestCheckpoints:
         assert book.best is None
 
     def test_a_refused_checkpoint_is_passed_over(self) -> None:
-        book = CheckpointBook(1, 0, 0.0, [manifest(1), manifest(2)], manifest(0))
+        book = CheckpointCatalog(1, 0, 0.0, [manifest(1), manifest(2)], manifest(0))
         book.refuse("/c/2-periodic")
         assert book.to_restore == manifest(1)
         book.refuse("/c/1-periodic")
@@ -140,7 +140,7 @@ class TestCheckpoints:
         """A restricted job writes where its directory really is; a new master comes by the path that it is given."""
         (tmp_path / "disk").mkdir()
         (tmp_path / "data").symlink_to("disk")
-        directory = CheckpointDirectory(tmp_path / "data", "job-1", Reach(write=(str(tmp_path / "disk"),)))
+        directory = CheckpointDirectory(tmp_path / "data", "job-1", PathPolicy(write=(str(tmp_path / "disk"),)))
         kept = directory.prepare(1)
         directory.sweep({kept})
         assert [path.name for path in (tmp_path / "disk").iterdir()] == [Path(kept).name]

@@ -31,7 +31,7 @@ _TASKS_PER_ANSWER = 256
 _TASKS_PER_LEASE = 64
 
 
-class _Board:
+class _WaitingCalls:
     """The news for some members, and the requests that wait for them to change.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Board:
         await wait_for_event(self._changed, HOLD_S)
 
 
-class GroupDesk:
+class GroupService:
     """Answers the members of the group.
 
     Args:
@@ -91,7 +91,7 @@ class GroupDesk:
         self.heard = asyncio.Event()
         self._endpoints: dict[str, bytes] = {}
         self._spoken_in = 0
-        self._for_all, self._for_first = _Board(), _Board()
+        self._for_all, self._for_first = _WaitingCalls(), _WaitingCalls()
         self._revision = 0
 
     # -- members ---------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class GroupDesk:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _board(self, owner: str) -> _Board:
+    def _board(self, owner: str) -> _WaitingCalls:
         """The board of a member's news."""
         return self._for_first if self._machine.group.orders.members[:1] == (owner,) else self._for_all
 

@@ -7,7 +7,7 @@ from elasticdl_master.state import events as ev
 from elasticdl_master.state.instructions import Instruction, tell
 
 
-class Troubles:
+class DegradedConditions:
     """Remembers what is in the way, and tells the user when it comes and goes.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Turns(Generic[Item]):
+class FairQueue(Generic[Item]):
     """Items that wait, by owner. Of one owner the first goes first; who had a turn is the last to have the next."""
 
     def __init__(self) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from elasticdl_core.errors import SpecError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import Reach, check_places
+from elasticdl_core.path_policy import PathPolicy, check_places
 
-REACH = Reach(read=("/data", "s3://bucket/team"), write=("/teams/a",), closed=("/srv/cluster", "/teams/a/closed"))
-ROOTED = Reach(read=("/",), write=("/srv/cluster/jobs/own-abc123",), closed=("/srv/cluster",))
+REACH = PathPolicy(
+    read=("/data", "s3://bucket/team"), write=("/teams/a",), closed=("/srv/cluster", "/teams/a/closed")
+)
+ROOTED = PathPolicy(read=("/",), write=("/srv/cluster/jobs/own-abc123",), closed=("/srv/cluster",))
 
 
 def spec_with(**fields: Any) -> JobSpec:
@@ -20,7 +22,7 @@ def spec_with(**fields: Any) -> JobSpec:
     return JobSpec(**{"model_def": "m.f", "training_data": "/data/x", **zoo, **fields})
 
 
-def refused(spec: JobSpec, reach: Reach | None) -> list[str]:
+def refused(spec: JobSpec, reach: PathPolicy | None) -> list[str]:
     try:
         check_places(spec, reach)
     except SpecError as error:
@@ -82,7 +84,7 @@ def test_urls_that_name_no_folder_of_a_store_are_refused(field: str, place: str)
 
 
 def test_stores_of_a_tenant_lie_below_its_roots() -> None:
-    reach = Reach(read=("s3://shared/models",), write=("s3://team",))
+    reach = PathPolicy(read=("s3://shared/models",), write=("s3://team",))
     assert refused(spec_with(output="s3://team/out", training_data="s3://team/x"), reach) == []
     for field, place in (
         ("output", "s3://shared/models/x"),
@@ -195,4 +197,4 @@ def test_a_refusal_does_not_tell_what_is_there() -> None:
 
 
 def test_a_reach_survives_json() -> None:
-    assert Reach.from_mapping(REACH.to_mapping()) == REACH
+    assert PathPolicy.from_mapping(REACH.to_mapping()) == REACH

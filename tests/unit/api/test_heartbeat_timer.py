@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from elasticdl_api.web import beats as module
-from elasticdl_api.web.beats import Beats
+from elasticdl_api.web import heartbeat_timer as module
+from elasticdl_api.web.heartbeat_timer import HeartbeatTimer
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT_S", 0.001)
+    monkeypatch.setattr(module, "TICK_S", 0.001)
 
 
 class Counting:
@@ -40,60 +40,60 @@ class Counting:
 
 
 async def test_each_is_called_again_and_again_until_it_is_removed() -> None:
-    beats, stays, leaves = Beats(), Counting(), Counting()
-    beats.add(stays, 0.0)
-    beats.add(leaves, 0.003)
+    heartbeat_timer, stays, leaves = HeartbeatTimer(), Counting(), Counting()
+    heartbeat_timer.add(stays, 0.0)
+    heartbeat_timer.add(leaves, 0.003)
     await leaves.until(3)
-    beats.remove(leaves)
+    heartbeat_timer.remove(leaves)
     seen = leaves.calls
     await stays.until(stays.calls + 20)
     assert leaves.calls == seen
-    assert len(beats) == 1
+    assert len(heartbeat_timer) == 1
 
 
 async def test_who_is_removed_by_another_of_the_same_beat_is_gone() -> None:
-    beats = Beats()
+    heartbeat_timer = HeartbeatTimer()
     pair: list[Counting] = []
-    pair += [Counting(lambda: beats.remove(pair[1])), Counting(lambda: beats.remove(pair[0]))]
+    pair += [Counting(lambda: heartbeat_timer.remove(pair[1])), Counting(lambda: heartbeat_timer.remove(pair[0]))]
     for one in pair:
-        beats.add(one, 0.0)
+        heartbeat_timer.add(one, 0.0)
     witness = Counting()
-    beats.add(witness, 0.0)
+    heartbeat_timer.add(witness, 0.0)
     await witness.until(20)
     assert min(one.calls for one in pair) == 0
-    assert len(beats) == 2
+    assert len(heartbeat_timer) == 2
 
 
 async def test_one_that_fails_is_called_no_more_and_the_others_are() -> None:
     def fail() -> None:
         raise RuntimeError("broken")
 
-    beats, broken, sound = Beats(), Counting(fail), Counting()
-    beats.add(broken, 0.0)
-    beats.add(sound, 0.0)
+    heartbeat_timer, broken, sound = HeartbeatTimer(), Counting(fail), Counting()
+    heartbeat_timer.add(broken, 0.0)
+    heartbeat_timer.add(sound, 0.0)
     await sound.until(10)
     assert broken.calls == 1
 
 
 async def test_nobody_keeps_no_timer_and_it_begins_anew() -> None:
-    beats, first, second = Beats(), Counting(), Counting()
-    first._then = lambda: beats.remove(first)
-    beats.add(first, 0.0)
+    heartbeat_timer, first, second = HeartbeatTimer(), Counting(), Counting()
+    first._then = lambda: heartbeat_timer.remove(first)
+    heartbeat_timer.add(first, 0.0)
     await first.until(2)
-    beats.remove(first)
-    while beats._timer is not None:  # noqa: ASYNC110 - its last beat finds nobody
+    heartbeat_timer.remove(first)
+    while heartbeat_timer._timer is not None:  # noqa: ASYNC110 - its last beat finds nobody
         await asyncio.sleep(0.001)
-    beats.add(second, 0.0)
+    heartbeat_timer.add(second, 0.0)
     await second.until(2)
 
 
 async def test_nothing_is_kept_of_those_who_left() -> None:
-    beats, witness = Beats(), Counting()
+    heartbeat_timer, witness = HeartbeatTimer(), Counting()
     for _ in range(100):
         one = Counting()
-        beats.add(one, 0.01)
-        beats.remove(one)
-    beats.add(witness, 0.0)
+        heartbeat_timer.add(one, 0.01)
+        heartbeat_timer.remove(one)
+    heartbeat_timer.add(witness, 0.0)
     await witness.until(30)
-    assert sum(map(len, beats._due.values())) <= 1
-    assert len(beats._due) <= 2
+    assert sum(map(len, heartbeat_timer._due.values())) <= 1
+    assert len(heartbeat_timer._due) <= 2

@@ -12,24 +12,24 @@ from typing import Protocol
 
 import structlog
 
-BEAT_S = 0.1
+TICK_S = 0.1
 """Seconds between two beats: so much later than asked for somebody may be called."""
 _log = structlog.get_logger(__name__)
 
 
-class Called(Protocol):
+class TimerTarget(Protocol):
     """An object that is called at each beat."""
 
     def beat(self) -> float:
         """Does something; returns the seconds after which it is called again."""
 
 
-class Beats:
+class HeartbeatTimer:
     """Calls many again and again; those that are due with one beat, in one go. All of it on one event loop."""
 
     def __init__(self) -> None:
-        self._due: defaultdict[int, set[Called]] = defaultdict(set)
-        self._beat_of: dict[Called, int] = {}
+        self._due: defaultdict[int, set[TimerTarget]] = defaultdict(set)
+        self._beat_of: dict[TimerTarget, int] = {}
         self._next = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -37,23 +37,23 @@ class Beats:
         """The number of objects that are called."""
         return len(self._beat_of)
 
-    def add(self, called: Called, after_s: float) -> None:
+    def add(self, called: TimerTarget, after_s: float) -> None:
         """Calls somebody for the first time after so many seconds."""
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._next = int(loop.time() / BEAT_S) + 1
-            self._timer = loop.call_at(self._next * BEAT_S, self._beat)
+            self._next = int(loop.time() / TICK_S) + 1
+            self._timer = loop.call_at(self._next * TICK_S, self._beat)
         self._put(called, loop.time() + after_s)
 
-    def remove(self, called: Called) -> None:
+    def remove(self, called: TimerTarget) -> None:
         """Calls somebody no more."""
         beat = self._beat_of.pop(called, None)
         if beat is not None and beat in self._due:
             self._due[beat].discard(called)
 
-    def _put(self, called: Called, at: float) -> None:
+    def _put(self, called: TimerTarget, at: float) -> None:
         # Never into the beat that is under way.
-        beat = max(int(at / BEAT_S) + 1, self._next)
+        beat = max(int(at / TICK_S) + 1, self._next)
         self._beat_of[called] = beat
         self._due[beat].add(called)
 
@@ -71,4 +71,4 @@ class Beats:
                 _log.exception("one of many calls failed")
                 continue
             self._put(called, now + after_s)
-        self._timer = loop.call_at(self._next * BEAT_S, self._beat) if self._beat_of else None
+        self._timer = loop.call_at(self._next * TICK_S, self._beat) if self._beat_of else None

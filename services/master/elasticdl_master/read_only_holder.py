@@ -11,7 +11,7 @@ from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.tally import Tallied
 
 
-class WorkersAlone:
+class ReadOnlyHolder:
     """Takes the place of parameter servers where a job needs none: it evaluates or predicts, and workers read for it.
 
     Args:

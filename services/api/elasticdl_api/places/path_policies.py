@@ -15,11 +15,11 @@ from elasticdl_api.settings import ApiSettings
 from elasticdl_api.store.places import PlaceStore
 from elasticdl_core.errors import InvalidInputError, PermissionDeniedError, Problem, SpecError, UnavailableError
 from elasticdl_core.job import JobSpec
-from elasticdl_core.places import (
+from elasticdl_core.path_policy import (
     DATA_FIELDS,
     READ_FIELDS,
     WRITTEN_FIELDS,
-    Reach,
+    PathPolicy,
     check_places,
     path_text,
     split_places,
@@ -28,14 +28,14 @@ from elasticdl_core.places import (
 )
 from elasticdl_runtime.lifecycle import in_thread
 from elasticdl_runtime.object_store import try_out
-from elasticdl_runtime.places import require_place
+from elasticdl_runtime.path_checks import require_place
 
 OPEN_FOLDERS = ("artifacts", "checkpoints")
 """What of a job's folder other jobs of its namespace may read."""
 _FIELDS = (*READ_FIELDS, *WRITTEN_FIELDS, *DATA_FIELDS)
 
 
-class Reaches:
+class PathPolicies:
     """Says what a job may touch.
 
     Args:
@@ -49,7 +49,7 @@ class Reaches:
         # A store that does not answer holds up these threads alone.
         self._threads = ThreadPoolExecutor(4, "stores")
 
-    async def of_namespace(self, namespace: str, spec: JobSpec) -> Reach:
+    async def of_namespace(self, namespace: str, spec: JobSpec) -> PathPolicy:
         """The paths that a job of a namespace with that specification may touch."""
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
         homes = await asyncio.to_thread(_homes_named, spec, {home, self._settings.data_dir.absolute()})
@@ -60,7 +60,7 @@ class Reaches:
         write = await self._places.read_data_roots(namespace)
         return await asyncio.to_thread(_resolved, self._settings, home, (*self._settings.shared_roots, *jobs), write)
 
-    async def of_job(self, job_id: str) -> Reach | None:
+    async def of_job(self, job_id: str) -> PathPolicy | None:
         """The paths that a submitted job may touch; None for everything."""
         found = await self._places.read_job(job_id)
         if found is None or not found[2]:
@@ -68,9 +68,9 @@ class Reaches:
         namespace, spec, _ = found
         reach = await self.of_namespace(namespace, spec)
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
-        return Reach(reach.read, (*reach.write, str(home / "jobs" / job_id)), reach.closed)
+        return PathPolicy(reach.read, (*reach.write, str(home / "jobs" / job_id)), reach.closed)
 
-    async def of_workers(self, job_id: str) -> tuple[bool, Reach]:
+    async def of_workers(self, job_id: str) -> tuple[bool, PathPolicy]:
         """Whether a job may touch certain places only, and what its workers need of the machine.
 
         A job that may touch everything needs what it names, and the cluster's data roots: a launcher that opens to
@@ -81,7 +81,7 @@ class Reaches:
             return True, reach
         found = await self._places.read_job(job_id)
         if found is None:
-            return False, Reach()
+            return False, PathPolicy()
         spec = found[1]
         home = await asyncio.to_thread(self._settings.data_dir.resolve)
         read = [*self._settings.shared_roots, *_folders(spec, (*READ_FIELDS, *DATA_FIELDS))]
@@ -90,7 +90,7 @@ class Reaches:
 
     async def check(
         self, spec: JobSpec, namespace: str, *, restricted: bool, own: Path | None = None
-    ) -> Reach | None:
+    ) -> PathPolicy | None:
         """Refuses a specification that names what its job may not touch, now that links lead where they lead.
 
         Args:
@@ -107,7 +107,7 @@ class Reaches:
         """
         reach = await self.of_namespace(namespace, spec) if restricted else None
         if reach is not None and own is not None:
-            reach = Reach((*reach.read, str(own)), reach.write, reach.closed)
+            reach = PathPolicy((*reach.read, str(own)), reach.write, reach.closed)
         check_places(spec, reach)
         if reach is not None:
             await asyncio.to_thread(_check_links, spec, reach)
@@ -126,14 +126,14 @@ class Reaches:
                 raise InvalidInputError(error.message, fix=error.fix) from None
 
 
-def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Iterable[str]) -> Reach:
+def _resolved(settings: ApiSettings, home: Path, read: Iterable[str], write: Iterable[str]) -> PathPolicy:
     """Roots as they are named, and where they really are: both ways of naming a file are taken."""
 
     def both(roots: Iterable[str]) -> tuple[str, ...]:
         real = [os.path.realpath(root) if root.startswith("/") else root for root in roots]
         return tuple(dict.fromkeys([*roots, *real]))
 
-    return Reach(both(list(read)), both(list(write)), tuple({str(home), str(settings.data_dir.absolute())}))
+    return PathPolicy(both(list(read)), both(list(write)), tuple({str(home), str(settings.data_dir.absolute())}))
 
 
 def _folders(spec: JobSpec, fields: Iterable[str]) -> list[str]:
@@ -167,7 +167,7 @@ def _jobs_named(spec: JobSpec, homes: Iterable[Path]) -> frozenset[str]:
     return frozenset(match[1] for match in found if match)
 
 
-def _check_links(spec: JobSpec, reach: Reach) -> None:
+def _check_links(spec: JobSpec, reach: PathPolicy) -> None:
     problems = []
     for name in (*READ_FIELDS, *WRITTEN_FIELDS):
         place = getattr(spec, name)
