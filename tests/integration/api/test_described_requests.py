@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -58,6 +59,7 @@ BEYOND_SCHEMAS = {
     "GET /v1/jobs": ["ids names [0-9]+ jobs"],
     "POST /v1/jobs": [
         "there is no bundle sha256:",
+        "--[a-z_]+ names the file .*, which is not in the model zoo",
         "the processes of this cluster are no pods|.* cannot be given to a process of this cluster",
         "the model code must come from exactly one place",
         "(a|an) .* job needs (it|a trained model)",
@@ -109,18 +111,18 @@ def _as_bytes(_context: Any, value: Any) -> bytes:
 
 
 async def test_some_requests_of_each_route(api: Api) -> None:
-    await _try_all(api, 3)
+    await _try_all(api, lambda operation: 3)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(14_400)
-async def test_a_hundred_thousand_requests(api: Api) -> None:
-    counts = await _try_all(api, 300, of_writing=1500)
+@pytest.mark.timeout(3600)
+async def test_many_requests_of_each_route(api: Api) -> None:
+    counts = await _try_all(api, _by_what_varies)
     by_status = collections.Counter[int]()
     for (_, status), number in counts.items():
         by_status[status] += number
     print("requests by status:", dict(sorted(by_status.items())))
-    assert by_status.total() >= 100_000
+    assert by_status.total() >= 20_000
     taken = {route for (route, status) in counts if status < 300}
     assert {route for route, _ in counts if "/internal/" in route} <= taken  # the living master was one
 
@@ -172,13 +174,21 @@ class _Jobs:
             await self.ensure()
 
 
-async def _try_all(api: Api, examples: int, of_writing: int = 0) -> collections.Counter[tuple[str, int]]:
-    """Sends so many requests of each kind to each route; returns how often each status came from each.
+def _by_what_varies(operation: APIOperation) -> int:
+    """The more fields a request has, the more of them are tried."""
+    if operation.path == "/v1/sql":
+        return 40  # each begins a process
+    fields = sum(1 for _ in operation.iter_parameters())
+    fields += sum(str(body.definition).count("'type'") for body in operation.body)
+    return min(100 + 20 * fields, 1000)
+
+
+async def _try_all(api: Api, number_of: Callable[[APIOperation], int]) -> collections.Counter[tuple[str, int]]:
+    """Sends requests of each kind to each route; returns how often each status came from each.
 
     Args:
         api: takes them.
-        examples: how many are right, and how many wrong.
-        of_writing: the same of each route that changes something; as many if 0.
+        number_of: how many are right, and how many wrong, of each route.
     """
     jobs = _Jobs(api)
     await jobs.ensure()
@@ -239,7 +249,7 @@ async def _try_all(api: Api, examples: int, of_writing: int = 0) -> collections.
     schema = schemathesis.openapi.from_dict(described)
     for found in schema.get_all_operations():
         operation = found.ok()
-        number = of_writing if of_writing and operation.method.upper() != "GET" else examples
+        number = number_of(operation)
         for mode in _MODES:
             try:
                 await asyncio.to_thread(_examples(operation.as_strategy(generation_mode=mode), send, number))
