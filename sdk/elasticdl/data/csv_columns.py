@@ -21,6 +21,8 @@ _MISSING = frozenset({"", "-", "?", ".", "na", "n/a", "#n/a", "nan", "null", "no
 #: From here on a float64 need not be the whole number that its text says.
 EXACT_FLOAT64 = 2.0**53
 
+_MOST_SHOWN = 100
+"""Characters of a value in an error."""
 _YEARS = range(1800, 2200)
 
 Sign = Literal["header", "record", "number", "text", ""]
@@ -160,6 +162,17 @@ def _s(names: Sequence[str]) -> str:
 def refuse_open(path: str, first: list[str]) -> ReaderParamsError:
     """The error of a file that does not tell whether its first row names the columns."""
     return ReaderParamsError(
-        f"{path}: the rows below do not tell whether the first one, {first[:20]}, names the columns or is a record",
+        f"{path}: the rows below do not tell whether the first one, {shown_row(first)}, names the columns or is a "
+        "record",
         fix="say so with the reader parameter with_header=true or with_header=false",
     )
+
+
+def shown(value: str) -> str:
+    """A value as errors quote it: of a long one the beginning."""
+    return repr(value) if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]!r}..."
+
+
+def shown_row(row: Sequence[str]) -> str:
+    """The first fields of a row as errors quote it."""
+    return f"[{', '.join(map(shown, row[:20]))}]"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar, Literal
 
 from elasticdl.data import csv_columns, csv_index, files
-from elasticdl.data.csv_columns import INTEGER, NUMBER, Layout, numbered
+from elasticdl.data.csv_columns import INTEGER, NUMBER, Layout, numbered, shown
 from elasticdl.data.csv_index import Dialect
 from elasticdl.data.errors import CorruptDataError, DataError, ReaderParamsError
 from elasticdl.data.file_reader import BoundedCache, first_file
@@ -89,7 +89,7 @@ class CSVDataReader(LineFileReader):
         super().__init__(data_origin, records_per_task, reader_params)
         params = self.reader_params
         self._predicting = predicting
-        self._first = first = first_file(self)
+        first = first_file(self)
         self._layouts: BoundedCache[Layout] = BoundedCache(max_weight=_KNOWN_LAYOUTS)
         self._sep = _one_byte(
             take(params, "sep", str, "\t" if files.name_of(first).lower().endswith(".tsv") else ",")
@@ -223,8 +223,22 @@ class CSVDataReader(LineFileReader):
         return self._layouts.get(path, lambda: self._make_layout(path))
 
     def _make_layout(self, path: str) -> Layout:
-        rows = self._head_rows(path, records=1) if self._named else []
+        if not self._named:
+            self._require_no_header(path)
+            return self._first_layout
+        rows = self._head_rows(path, records=1)
         return self._layout_by_name(path, numbered(rows[0])) if rows else self._first_layout  # of an empty one: any
+
+    def _require_no_header(self, path: str) -> None:
+        """Refuses a further file that names its columns where the first does not, and nobody said so."""
+        told = {"with_header", "column_names", TRAINED_COLUMNS} & self.reader_params.keys()
+        if told or path == self._first or not csv_columns.is_header(rows := self._head_rows(path, _SAMPLED_RECORDS)):
+            return
+        raise ReaderParamsError(
+            f"{path}: its first row, {csv_columns.shown_row(rows[0])}, names the columns, that of {self._first} "
+            "does not",
+            fix="give all files a header or none, or say with with_header=false that it is a record",
+        )
 
     def _is_header(
         self, path: str, rows: list[list[str]], wanted: list[str] | None, trained: list[str] | None
@@ -305,7 +319,7 @@ class CSVDataReader(LineFileReader):
                     continue  # it is not read
                 if wrong := csv_columns.misfit(value, kind):
                     yield DataError(
-                        f"{shard.name}: record {number}: column {column!r} holds {value!r}, which {wrong}",
+                        f"{shard.name}: record {number}: column {column!r} holds {shown(value)}, which {wrong}",
                         fix=_FIX_OF_EXACT if kind == "exact" and csv_columns.is_inexact(value) else _FIX_OF_NUMBERS,
                     )
 
@@ -315,7 +329,7 @@ class CSVDataReader(LineFileReader):
         for number, row in self._numbered(shard):
             for column, kind, value in zip(self._given_columns, kinds, row, strict=True):
                 if value.strip() and value in message and csv_columns.misfit(value, kind):
-                    return f"record {number} of {shard.name} (column {column!r} holds {value!r})"
+                    return f"record {number} of {shard.name} (column {column!r} holds {shown(value)})"
         return ""
 
     def _numbered(self, shard: ShardLike) -> Iterator[tuple[int, list[str]]]:

@@ -55,6 +55,9 @@ _FOREIGN = {
     b"\x89HDF": "an HDF5 file", b"PK\x03\x04": "a zip archive",
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image",
     b"\x28\xb5\x2f\xfd": "compressed with zstd", b"BZh": "compressed with bzip2", b"\xfd7zX": "compressed with xz",
+    b"\x04\x22\x4d\x18": "compressed with lz4", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a RAR archive",
+    b"\x93NUMPY": "an array of NumPy", b"Obj\x01": "an Avro file", b"%PDF-": "a PDF document",
+    b"\xd0\xcf\x11\xe0": "a workbook of Excel", b"\x7fELF": "a program",
     b"\x78\x01": "compressed with zlib", b"\x78\x9c": "compressed with zlib", b"\x78\xda": "compressed with zlib",
 }  # fmt: skip
 _DATABASE_FILES = {"sqlite": (0, b"SQLite format 3\0"), "duckdb": (8, b"DUCK")}
@@ -257,6 +260,8 @@ def _refuse_other_text(path: str, head: bytes) -> None:
     for what, beginnings in zip(("HTML", "XML", "JSON"), _OTHER_BEGINNINGS, strict=True):
         if begun.startswith(beginnings):
             raise _no_table(path, what)
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        raise DataError(f"{path}: is UTF-32", fix="convert it: iconv -f UTF-32 -t UTF-8")
     halves = any(head[:32:2]), any(head[1:32:2])
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (halves[0] != halves[1] and len(head) > 3):
         raise DataError(f"{path}: is UTF-16", fix="convert it: iconv -f UTF-16 -t UTF-8")

@@ -335,7 +335,7 @@ def _expand(part: str) -> Iterator[_Found]:
         files = (_found(_require_inside(Path(match), part)) for match in matches if _is_file(Path(match)))
         yield from _not_empty(files, f"{part}: the pattern matches no file")
     elif path.exists():
-        raise DataError(f"{part}: is neither a file nor a directory", fix="give a regular file or a directory")
+        raise _no_file(part)
     else:
         raise unreadable(part, FileNotFoundError(part))
 
@@ -380,6 +380,7 @@ def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Foun
             entries = sorted(scan, key=lambda entry: entry.name)
     except OSError as error:
         raise unreadable(str(directory), error) from error
+    listing.refuse_lake(str(directory), (entry.name for entry in entries))
     for entry in entries:
         if not listing.is_data_name(entry.name):
             continue
@@ -398,6 +399,8 @@ def _walk(directory: Path, above: tuple[tuple[int, int], ...]) -> Iterator[_Foun
         elif entry.is_file():
             # Not what the listing says: mounted buckets give all entries of a folder the same number there.
             yield _listed(path), _identity(entry.stat())
+        else:
+            raise _no_file(_listed(path))
 
 
 def _found(path: Path) -> _Found:
@@ -412,7 +415,17 @@ def _is_file(path: Path) -> bool:
     """Whether a match of a pattern is a file, and no directory."""
     if path.is_symlink():
         _require_target(path)
+    if not path.is_file() and not path.is_dir():
+        raise _no_file(_listed(path))
     return path.is_file()
+
+
+def _no_file(path: str) -> DataError:
+    """A named pipe, a socket or a device: it has no records that could be read again."""
+    return DataError(
+        f"{path}: is neither a file nor a directory (a named pipe, a socket or a device)",
+        fix="write what comes out of it to a file and give that, or remove it from the data",
+    )
 
 
 def _require_target(path: Path) -> None:

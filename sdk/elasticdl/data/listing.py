@@ -7,21 +7,42 @@ be trained on without a word. Here each folder is listed by itself, unless the s
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from elasticdl.data.steady import tried
+from elasticdl_core.errors import DataError
 
 #: Files in a directory that are never data: hidden ones, markers such as ``_SUCCESS``, our own indexes, and copies
 #: that editors and downloads leave beside the data, which would be trained on twice.
 _IGNORED_PREFIXES = (".", "_")
 _IGNORED_SUFFIXES = (".idx", ".crc", ".tmp", "~", ".bak", ".orig", ".part", ".partial", ".crdownload", ".swp")
+_LAKES = {"_delta_log": "Delta Lake", ".hoodie": "Apache Hudi"}
+"""By a name in its folder, the kind of a table whose files also hold rows that it has no more."""
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def is_data_name(name: str) -> bool:
     """Whether a file or folder below one that is named as data is data, too."""
     return not name.startswith(_IGNORED_PREFIXES) and not name.endswith(_IGNORED_SUFFIXES)
+
+
+def refuse_lake(folder: str, names: Iterable[str]) -> None:
+    """Refuses a folder whose log says which of its files count: deleted rows would be read, too.
+
+    Args:
+        folder: the folder, for the error.
+        names: of what is in it.
+
+    Raises:
+        DataError: it is a table of Delta Lake or Apache Hudi.
+    """
+    for kind in (_LAKES[name] for name in names if name in _LAKES):
+        raise DataError(
+            f"{folder}: is a table of {kind}, whose files also hold rows that were changed or deleted",
+            fix="write its rows to a folder of Parquet files and give that; or name its files by a pattern such as "
+            "'table/*.parquet' if none of its rows was ever changed or deleted",
+        )
 
 
 def is_pattern(path: str) -> bool:
@@ -65,11 +86,15 @@ def _entries(fs: Any, folder: str) -> list[tuple[str, str, bool]]:
 def _below(fs: Any, folder: str) -> Iterator[str]:
     if _lists_all(fs):
         base = len(folder.strip("/"))
-        for path in sorted(tried(lambda: fs.find(folder))):
-            if all(map(is_data_name, path.strip("/")[base:].strip("/").split("/"))):
-                yield path
+        found = {
+            path: path.strip("/")[base:].strip("/").split("/") for path in sorted(tried(lambda: fs.find(folder)))
+        }
+        refuse_lake(folder, (name for names in found.values() for name in names))
+        yield from (path for path, names in found.items() if all(map(is_data_name, names)))
         return
-    for path, name, inside in _entries(fs, folder):
+    entries = _entries(fs, folder)
+    refuse_lake(folder, (name for _, name, _ in entries))
+    for path, name, inside in entries:
         if is_data_name(name):
             yield from _below(fs, path) if inside else (path,)
 

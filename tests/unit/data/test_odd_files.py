@@ -17,7 +17,8 @@ import pytest
 from elasticdl.data import create_data_reader
 from elasticdl.data.convert import convert
 from elasticdl.data.inspection import inspect_data
-from elasticdl_core.errors import ElasticDLError
+from elasticdl.data.validation import validate_data
+from elasticdl_core.errors import DataError, ElasticDLError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
@@ -76,6 +77,13 @@ def _hard(folder: Path) -> None:
 
 def _strange(folder: Path) -> None:
     (folder / os.fsdecode(b"d\xe4ta.csv")).write_bytes(TABLE)
+
+
+def _piped(folder: Path, *, link: str = "") -> None:
+    (folder / "a.csv").write_bytes(TABLE)
+    os.mkfifo(folder / (".pipe" if link else "b.csv"))
+    if link:
+        (folder / link).symlink_to(".pipe")
 
 
 def _zipped(folder: Path) -> None:
@@ -165,6 +173,12 @@ TABLES: dict[str, Odd] = {
     "a header in the first file alone": Odd(
         {"1.csv": TABLE, "2.csv": b"3,4\n"}, "lacks the columns 'a', 'b'", at="2.csv"
     ),
+    "a header in the second file alone": Odd(
+        {"1.csv": b"1,2\n3,4\n", "2.csv": TABLE}, "its first row, ['a', 'b'], names the columns", at="2.csv"
+    ),
+    "a header in the second file alone, told to be a record": Odd(
+        {"1.csv": b"1,2\n3,4\n", "2.csv": b"a,b\n1,2\n"}, [*AB, ["a", "b"], ["1", "2"]], params={"with_header": False}
+    ),
     "a value of another type far below": _one(
         b"a,b\n" + b"1,2\n" * 300 + b"x,2\n", [["1", "2"]] * 300 + [["x", "2"]]
     ),
@@ -207,6 +221,19 @@ TABLES: dict[str, Odd] = {
     "an answer of an API in .csv": _one(b'[{"a": 1, "b": 2}]\n', "is JSON, not a table"),
     "a database in .csv": _one(b"SQLite format 3\0" + bytes(90), "is a database of sqlite"),
     "a log": _one(b"a, b\nc, d\n", "is a log, not a table", "a.log"),
+    **{
+        f"{what} in .csv": _one(magic + bytes(50), f"is {what}")
+        for what, magic in {
+            "UTF-32": b"\xff\xfe\0\0a\0\0\0",
+            "a workbook of Excel": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+            "an array of NumPy": b"\x93NUMPY\x01\0",
+            "an Avro file": b"Obj\x01",
+            "a PDF document": b"%PDF-1.4\n",
+            "a 7z archive": b"7z\xbc\xaf\x27\x1c",
+            "compressed with lz4": b"\x04\x22\x4d\x18",
+        }.items()
+    },
+    "zeros alone": _one(bytes(5000), "\\x00'...], names the columns or"),
     "YAML": _one(b"a: 1, 2\n", "is YAML, not a table", "a.yaml"),
     "Python": _one(b"a, b = 1, 2\n", "is Python, not a table", "a.py"),
     "HTML": _one(b"<p>a, b</p>\n", "is HTML, not a table", "a.html"),
@@ -249,6 +276,13 @@ TABLES: dict[str, Odd] = {
     "files with their columns in other orders": Odd({"1.csv": b"a,b\n1,2\n", "2.csv": b"b,a\n4,3\n"}, AB),
     "a file with another column": Odd({"1.csv": TABLE, "2.csv": b"a,c\n1,2\n"}, "lacks the column 'b'", at="2.csv"),
     "a pattern that nothing matches": Odd({"a.csv": TABLE}, "no", "*.tsv"),
+    "a named pipe": Odd(_piped, "is neither a file nor a directory", at="b.csv"),
+    "a named pipe under a pattern": Odd(_piped, "is neither a file nor a directory", "*.csv", at="b.csv"),
+    "a link to a named pipe": Odd(partial(_piped, link="c"), "is neither a file nor a directory", at="c"),
+    "a table of Delta Lake": Odd({"_delta_log/0.json": b"{}", "a.csv": TABLE}, "is a table of Delta Lake"),
+    "files of Delta Lake": Odd({"_delta_log/0.json": b"{}", "a.csv": TABLE}, AB, "*.csv"),
+    "a table of Hudi further down": Odd({"t/.hoodie/x": b"", "t/a.csv": TABLE}, "is a table of Apache Hudi", at="t"),
+    "a resource fork": Odd({"a.csv": TABLE, "._a.csv": b"\0\5\x16\7", "__MACOSX/._a.csv": b"\0\5\x16\7"}, AB),
     # Links
     "a link to a file": Odd(_links(("b.csv", "a.csv"), a_csv=TABLE), AB),
     "latest beside v1": Odd(_links(("latest", "v1"), v1__a_csv=TABLE), AB),
@@ -281,7 +315,7 @@ def _lay_out(odd: Odd, folder: Path) -> str:
         odd.files(folder)
     else:
         for name, content in odd.files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     first, *more = odd.origin.split(",")
     here = first.format(folder) if "{}" in first else str(folder / first)
@@ -332,6 +366,16 @@ def _converted(origin: str, params: dict[str, Any], target: Path) -> Rows:
     return _read(str(target), {"with_header": True})
 
 
+def _validated(origin: str, odd: Odd) -> Rows:
+    """The expected records, if so many could be read; else the first problem."""
+    found = validate_data(origin, reader_params=odd.params)
+    if found.checked + found.skipped < found.records:
+        raise DataError(found.problems[0].message, fix="")
+    assert found.checked == len(odd.rows), found
+    assert isinstance(odd.rows, list), odd.rows
+    return odd.rows
+
+
 def _alike(odd: Odd, found: Rows | str) -> bool:
     """Whether it is what was expected; of a refusal the words, and the file that they name."""
     if isinstance(odd.rows, str):
@@ -340,7 +384,7 @@ def _alike(odd: Odd, found: Rows | str) -> bool:
 
 
 def test_odd_files_are_read_alike_or_refused_alike(tmp_path: Path) -> None:
-    assert len(TABLES) >= 160
+    assert len(TABLES) >= 190
     wrong = {}
     for number, (name, odd) in enumerate(TABLES.items()):
         folder = tmp_path / str(number)
@@ -351,6 +395,7 @@ def test_odd_files_are_read_alike_or_refused_alike(tmp_path: Path) -> None:
             "cluster": partial(_by_cluster, origin, odd.params),
             "inspect": partial(_inspected, origin, odd.params),
             "convert": partial(_converted, origin, odd.params, target),
+            "validate": partial(_validated, origin, odd),
         }
         seen = {way: _or_words(read) for way, read in ways.items()}
         unlike = {way: found for way, found in seen.items() if not _alike(odd, found)}
