@@ -65,6 +65,24 @@ def test_of_those_that_hold_as_much_the_one_with_the_longest_rest_leaves() -> No
     assert plan("goodput", 4, short, longer, both).targets() == {"short": 0, "long": 0, "important": 4}
 
 
+def test_of_those_alike_the_newest_leaves_whatever_its_team() -> None:
+    """It was the newest of the team whose name is last."""
+    old = job("old", team="z", current_workers=1, max_workers=1, remaining_records=None)
+    new = replace(old, id="new", team="a", started_at=NOW - 100)
+    important = job("important", max_workers=1, priority=1)
+    assert plan("goodput", 2, old, new, important).targets() == {"important": 1, "old": 1, "new": 0}
+
+
+def test_who_is_within_a_guarantee_stays_before_who_just_began() -> None:
+    """Of a cluster that lost slots, the youngest jobs stayed."""
+    owed = job("owed", team="vision", current_workers=5, min_workers=5)
+    young = [
+        replace(job(f"young-{i}", team="ads", current_workers=1, max_workers=1), started_at=NOW - 20) for i in (1, 2)
+    ]
+    targets = plan("goodput", 6, owed, *young, quotas={"vision": Quota(guaranteed=slots(5))}).targets()
+    assert (targets["owed"], sorted(targets[one.id] for one in young)) == (5, [0, 1])
+
+
 def test_parts_of_slots_that_do_not_add_up_to_the_last_digit_are_chosen_from_too() -> None:
     """Three thirds were less than the slot that was missing, and the pass failed."""
     thirds = [job(f"j{i}", current_workers=1, max_workers=1, worker=slots(1 / 3)) for i in range(3)]

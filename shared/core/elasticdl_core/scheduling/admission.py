@@ -226,15 +226,17 @@ class _Admitter:
             self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
         running, waiting = tier.running, tier.waiting
         owed = self._owed(running, waiting) if self._guarantees else frozenset()
+        young = self._young(running) if self._guarantees else frozenset()
         taken = tier.taken
-        if owed:
+        if owed or young:
             taken = None
             self._kept = {}  # Neither a minimum that is guaranteed nor who just began leaves for anybody's growth.
-            for job in [job for job in running if job.id in owed]:
-                self._consider(job, waits=False)
+            for ids in (owed, young - owed):
+                for job in self._claims([job for job in running if job.id in ids]):
+                    self._consider(job, waits=False)
             for job in self._fairly([job for job in waiting if job.id in owed]):
                 self._consider(job, waits=True)
-            running = [job for job in running if job.id not in owed]
+            running = [job for job in running if job.id not in owed | young]
             waiting = [job for job in waiting if job.id not in owed]
         self._keep_for_growth()
         if not self._kept and self._tracker.take_all(self._taken(running) if taken is None else taken):
@@ -249,6 +251,7 @@ class _Admitter:
     def _claims(self, running: Sequence[JobView]) -> Iterable[JobView]:
         """Running jobs, those last that are to leave; nobody leaves for one that cannot stay anyway."""
         size = self._rules.size
+        running = sorted(running, key=by_start)
         can = [job for job in running if self._tracker.possible(job, size(job)) is None]
         can_not = [job for job in running if self._tracker.possible(job, size(job)) is not None]
         free = self._tracker.free[0] - math.fsum(self._kept.values())
@@ -265,13 +268,8 @@ class _Admitter:
         """The jobs whose minimums lie within what more important ones have left of their teams' guarantees."""
         used = self._used_of_guarantees()
         owed = set()
-        runs = {job.id for job in running}
-        now = self._snapshot.now
         for job in itertools.chain(running, waiting):
             guaranteed = self._tracker.quota(job.team).guaranteed
-            young = job.started_at is not None and 0 <= now - job.started_at < self._rules.min_runtime_s
-            if young and job.id in runs:
-                owed.add(job.id)
             if guaranteed is None:
                 continue
             need = job.demand(self._rules.size(job)).vector()
@@ -281,6 +279,13 @@ class _Admitter:
                 used[job.team] = [h + n for h, n in zip(have, need, strict=True)]
                 owed.add(job.id)
         return frozenset(owed)
+
+    def _young(self, running: Sequence[JobView]) -> frozenset[str]:
+        """The jobs that no guarantee evicts yet."""
+        now, least = self._snapshot.now, self._rules.min_runtime_s
+        return frozenset(
+            job.id for job in running if job.started_at is not None and 0 <= now - job.started_at < least
+        )
 
     def _used_of_guarantees(self) -> dict[str, list[float]]:
         """The part of teams' guarantees that admitted minimums take."""

@@ -195,8 +195,9 @@ class Market:
             if c.curve.corners[corner] <= have:
                 continue
             want: int | None = c.curve.corners[corner]
-            if c.cost * (c.curve.corners[corner] - have) > left + _ROUNDING:
-                want = _most(c, have, left)
+            room = _room(c, have, left)
+            if c.cost * (c.curve.corners[corner] - have) > room + _ROUNDING:
+                want = _most(c, have, room)
             if want is not None:
                 left -= c.cost * (want - have)
                 sizes[position] = want
@@ -208,7 +209,7 @@ class Market:
         def entry(position: int, room: float) -> tuple[float, float, str, int, int] | None:
             c, have = members[position], sizes[position]
             if position in touched:
-                want, cost = _step_up(c, have, room), 0.0
+                want, cost = _step_up(c, have, _room(c, have, room)), 0.0
             elif c.frozen or have >= c.curve.corners[c.top]:
                 return None
             else:
@@ -242,6 +243,13 @@ class Market:
                 if c.current:
                     total += c.penalty * ((old != c.current) - (new != c.current))
         return total
+
+
+def _room(candidate: Candidate, have: int, left: float) -> float:
+    """The slots of those left that a job may take: who changed lately grows no further than it was."""
+    if not (candidate.frozen and candidate.current):
+        return left
+    return min(left, max(candidate.current - have, 0) * candidate.cost)
 
 
 def _step_up(candidate: Candidate, have: int, room: float) -> int | None:
