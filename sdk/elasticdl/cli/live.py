@@ -63,7 +63,7 @@ def render(job: Job, events: Sequence[Event], now: datetime, speeds: Sequence[fl
     if job.status.ps and not job.state.terminal:
         parts.append(_labelled("ps", _servers(job)))
     parts.extend(Text(skipped_words(entry), style="bold yellow") for entry in job.status.skipped)
-    if job.status.degraded and not job.state.terminal:
+    if _in_trouble(job):
         parts.append(_labelled("degraded", job.status.degraded, "bold yellow"))
     parts.extend(_event(event) for event in events)
     return Group(*parts)
@@ -175,8 +175,8 @@ def _event(event: Event) -> Any:
 def plain_line(job: Job) -> str:
     """The same in one line, for logs and pipes."""
     words = [job.id, str(job.state)]
-    if (why := job.status.degraded) or (job.state is not JobState.RUNNING and (why := job.why)):
-        words.append(f"({why})")
+    if job.state is not JobState.RUNNING and job.why and not _in_trouble(job):
+        words.append(f"({job.why})")
     if job.state not in _WAITING or job.status.progress.records_done:
         words.append(_records(job))
         words.extend(_speed(job))
@@ -191,9 +191,14 @@ def plain_line(job: Job) -> str:
         elif job.status.evaluation:
             words.append(f"evaluation: {job.status.evaluation}")
         words.extend(skipped_words(entry) for entry in job.status.skipped)
-    if job.status.degraded and not job.state.terminal:
+    if _in_trouble(job):
         words.append(f"degraded: {job.status.degraded}")
     return "  ".join(words)
+
+
+def _in_trouble(job: Job) -> bool:
+    """Whether something is in the way of a job that has not ended; what it has of the scheduler is no reason then."""
+    return bool(job.status.degraded) and not job.state.terminal
 
 
 def plain_event(event: Event) -> str:

@@ -106,7 +106,12 @@ def test_a_line_says_the_same() -> None:
     )
     assert plain_line(job()) == "digits-x7k2p9  QUEUED  (waiting for a slot)"
     out_of_memory = job(state="STARTING", status=make_status(0, 12, degraded="2 workers ran out of memory"))
-    assert "  STARTING  (2 workers ran out of memory)  " in plain_line(out_of_memory)
+    assert plain_line(out_of_memory).startswith("digits-x7k2p9  STARTING  0/12 records")
+    assert plain_line(out_of_memory).endswith("  degraded: 2 workers ran out of memory")
+    ended = job(
+        state="FAILED", reason="the worker failed", status=make_status(0, 12, degraded="2 workers ran out of memory")
+    )
+    assert "  FAILED  (the worker failed)  " in plain_line(ended)
 
 
 def test_a_job_that_has_ended_shows_no_speed_and_no_processes() -> None:
