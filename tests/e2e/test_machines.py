@@ -74,6 +74,23 @@ MACHINES = (
     Machine("a home with spaces and letters beyond ASCII", env=(("HOME", "{scratch}/größe ein ë"), ("LC_ALL", "C"))),
     Machine("the C locale", env=(("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0"))),
     Machine("packages of another project on PYTHONPATH", env=(("PYTHONPATH", "{scratch}/odd"),)),
+    Machine(
+        "an environment full of other programs' settings",
+        env=(
+            *(("PGHOST", "db.example"), ("PGPORT", "1"), ("PGSERVICE", "other"), ("PGSSLMODE", "verify-full")),
+            *((name, "http://127.0.0.1:9") for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY", "grpc_proxy")),
+            *(("SSL_CERT_FILE", "/nowhere/ca.pem"), ("SSL_CERT_DIR", "/nowhere"), ("TZ", "Mars/Olympus")),
+            *(("KERAS_BACKEND", "torch"), ("TF_CONFIG", "{}"), ("WORLD_SIZE", "4"), ("RANK", "1")),
+            *(("DATABASE_URL", "postgres://x"), ("REDIS_URL", "redis://y"), ("HOST", "0.0.0.0"), ("DEBUG", "1")),
+            *(("PYTHONWARNINGS", "error::UserWarning"), ("LD_PRELOAD", "/nowhere/libx.so")),
+        ),
+    ),
+    Machine(
+        "a data directory of all signs, on a disk that runs no programs",
+        "mount -t tmpfs -o noexec,mode=1777 tmpfs /mnt\nexport HOME=/mnt TMPDIR=/mnt\n"
+        """export ELASTICDL_DATA_DIR="/mnt/it's \\"q\\" %d #1 [a]*? & \\\\n ë"\nexec "$@\"""",
+        _APART,
+    ),
     Machine("64 open files", 'ulimit -n 64\nexec "$@"'),
     Machine("no standard input, and files that are open to all", 'umask 000\nexec "$@" <&-'),
     Machine("loopback alone", 'ip link set lo up\nexec "$@"', ("unshare", "-n")),

@@ -245,15 +245,37 @@ def test_a_record_that_no_way_can_make_is_still_the_feed_s(tmp_path: Path) -> No
         list(pipeline.minibatches(Shard(str(path), 0, 10)))
 
 
-def test_it_is_said_which_operation_of_which_line_is_done_record_by_record(tmp_path: Path) -> None:
-    def parse(columns: Any) -> Any:
-        return tf.strings.unicode_decode(columns[0], "UTF-8")[0], columns[1]
-
-    path = texts(tmp_path, ["ab"] * 9)
+@pytest.mark.parametrize(
+    ("operation", "cells", "reason"),
+    [
+        (
+            lambda text: tf.strings.unicode_decode(text, "UTF-8")[0],
+            ["ab"] * 9,
+            "the operation UnicodeDecode ({}) is done",
+        ),
+        (
+            lambda text: tf.size(tf.strings.split(text)),
+            ["a b"] * 4 + ["a"] * 5,
+            "what StringSplit ({}) gives differs",
+        ),
+    ],
+)
+def test_it_is_said_which_operation_of_which_line_is_done_record_by_record(
+    tmp_path: Path, operation: Any, cells: list[str], reason: str
+) -> None:
+    path = texts(tmp_path, cells)
     with structlog.testing.capture_logs() as logs:
-        list(pipeline_of(path, lambda d: d.map(parse)).minibatches(Shard(str(path), 0, 9)))
-    (reason,) = (entry["reason"] for entry in logs if entry["event"] == "feed runs record by record")
-    line = parse.__code__.co_firstlineno + 1
-    assert reason == (
-        f"the operation UnicodeDecode (test_vectorize.py, line {line}) is done for one record at a time alone"
-    )
+        list(
+            pipeline_of(path, lambda d: d.map(lambda c: (operation(c[0]), c[1]))).minibatches(Shard(str(path), 0, 9))
+        )
+    (said,) = (entry for entry in logs if entry["event"] == "feed runs record by record")
+    assert said["log_level"] == "warning", "local runs show no more"
+    assert said["reason"].startswith(reason.format(f"test_vectorize.py, line {operation.__code__.co_firstlineno}"))
+
+
+def test_it_is_said_of_a_minibatch_too(tmp_path: Path) -> None:
+    path = texts(tmp_path, ["a b"] * 40 + ["a"])
+    with structlog.testing.capture_logs() as logs:
+        pipeline = pipeline_of(path, lambda d: d.map(lambda c: (tf.size(tf.strings.split(c[0])), c[1])), 41)
+        list(pipeline.minibatches(Shard(str(path), 0, 41)))
+    assert [one["reason"] for one in logs if "StringSplit (test_vectorize.py, line" in one.get("reason", "")] != []

@@ -35,8 +35,8 @@ class EmbeddedRedis:
     """A Redis kept in one folder.
 
     Args:
-        folder: its configuration and data; exists.
-        socket_path: its unix socket.
+        folder: its data; exists.
+        socket_path: its unix socket, in a folder that is there; its configuration is beside it.
         password: the password of the user ``elasticdl``, which may do all that a queue needs, scripts included.
         admin_password: the password of the user ``admin``, which may do everything; for the supervisor and tests.
         log: file for its output.
@@ -72,7 +72,8 @@ class EmbeddedRedis:
 
     def prepare(self) -> ComponentSpec:
         """Writes the configuration; blocking. Returns what to run."""
-        configuration = self._folder / "redis.conf"
+        # Beside the socket: Redis takes * ? [ in the configuration's path for a pattern, and would start without it.
+        configuration = self._socket.with_suffix(".conf")
         fd = os.open(configuration, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(self._configuration())

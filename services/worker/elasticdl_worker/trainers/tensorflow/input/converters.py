@@ -30,6 +30,9 @@ _ELEMENTWISE = (
 _IMAGES = ("DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng")
 _UNKNOWN = re.compile(r"No pfor vectorization defined for (\w+)\s+name: \"([^\"]+)\"")
 
+_UNEQUAL = re.compile(r"\{\{node (?:loop_body/)?([^}]+?)/pfor/")
+"""An operation of whole minibatches that failed: its values do not lie one under the other."""
+
 
 def register_converters() -> None:
     """Registers them, once."""
@@ -56,13 +59,20 @@ def reason_of(error: Exception, functions: tuple[TracedFunction, ...]) -> str:
         functions: those.
     """
     text = str(error).strip()
-    found = _UNKNOWN.search(text)
+    found, unequal = _UNKNOWN.search(text), _UNEQUAL.search(text)
+    if unequal is not None:
+        node = unequal[1]
+        operation = node.rpartition("/")[2].rstrip("_0123456789").removesuffix("V")
+        return f"what {operation}{_place(node, functions)} gives differs in size from record to record"
     if found is None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return (lines or [type(error).__name__])[-1][:200]
     operation, node = found.groups()
-    place = next(filter(None, (_line_of(function, node) for function in functions)), "")
-    return f"the operation {operation}{place} is done for one record at a time alone"
+    return f"the operation {operation}{_place(node, functions)} is done for one record at a time alone"
+
+
+def _place(node: str, functions: tuple[TracedFunction, ...]) -> str:
+    return next(filter(None, (_line_of(function, node) for function in functions)), "")
 
 
 def _line_of(function: Any, node: str) -> str:

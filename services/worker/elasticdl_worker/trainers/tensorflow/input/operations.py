@@ -315,7 +315,7 @@ def _let_caches_be_passed_over() -> None:
     def cache(self: Any, *arguments: Any, **named: Any) -> Any:
         if not _in_feed.get():
             return original(self, *arguments, **named)
-        _log.info("passed over cache() in feed", reason="each task has other records")
+        _log.warning("passed over cache() in feed", reason="each task has other records")
         return self
 
     tf.data.Dataset.cache = cache

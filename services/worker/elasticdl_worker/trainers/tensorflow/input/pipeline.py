@@ -56,7 +56,10 @@ E = TypeVar("E")
 _CHUNK_RECORDS = 512
 _COMPARED_RECORDS = 8
 _PREFETCH = 2
-_FASTER = "write it with operations of whole tensors (tf.strings, tf.io.parse_example, arithmetic), for speed"
+_FASTER = (
+    "write it with operations of whole tensors (tf.strings, tf.io.parse_example, arithmetic), for speed; texts of "
+    "several words go into the model as they are, which splits them (keras.layers.TextVectorization)"
+)
 _POSITIVE = (1 << 63) - 1
 _log = structlog.get_logger(__name__)
 
@@ -303,12 +306,12 @@ class InputPipeline:
             if not equal_values(
                 whole(next(self._raw(_COMPARED_RECORDS))), next(iter(chain.mapped.batch(_COMPARED_RECORDS)))
             ):
-                _log.info(
+                _log.warning(
                     "feed runs record by record", reason="minibatches are not what single records are: it draws"
                 )
                 return
         except Exception as error:
-            _log.info("feed runs record by record", reason=reason_of(error, chain.maps), fix=_FASTER)
+            _log.warning("feed runs record by record", reason=reason_of(error, chain.maps), fix=_FASTER)
             return
         self._use(self._or_one_by_one(whole, chain), chain)
 
@@ -322,7 +325,7 @@ class InputPipeline:
                 return whole(raw)
             except tf.errors.OpError as error:
                 if single is None:
-                    _log.info("a minibatch is made record by record", reason=str(_shown(error))[:200])
+                    _log.warning("a minibatch is made record by record", reason=reason_of(error, chain.maps))
                     single = self._looped(chain)
                 return single(raw)
 
@@ -339,7 +342,7 @@ class InputPipeline:
         try:
             looped = self._looped(chain)
         except Exception as error:
-            _log.info("feed runs in a dataset of its own each time", reason=reason_of(error, chain.maps))
+            _log.warning("feed runs in a dataset of its own each time", reason=reason_of(error, chain.maps))
             return
         self._use(looped, chain)
 
