@@ -24,7 +24,6 @@ from elasticdl_ps.pushes import (
     RowGradients,
     check_learning_rates,
     require_finite,
-    require_numbers,
 )
 from elasticdl_ps.rounds import Member, PushOutcome, Round
 from elasticdl_ps.store.partition import DenseInit
@@ -261,7 +260,8 @@ def _dense_init(message: ps_pb2.Dense, buffers: list[memoryview]) -> DenseInit:
         what = f"the dense parameter {spec.name!r}"
         _check_dtype(spec.dtype, what)
         values = array_of(buffers, message.buffer, spec.dtype, message.stop - message.start, what)
-        (require_numbers if spec.kind is DenseKind.STATE else require_finite)(values, what)
+        if spec.kind is not DenseKind.STATE:  # in state infinite or no numbers may say that nothing is known yet
+            require_finite(values, what)
     return DenseInit(spec, message.start, message.stop, values)
 
 

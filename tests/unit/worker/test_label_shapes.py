@@ -75,6 +75,14 @@ def test_arguments_that_are_named_the_other_way_round_are_refused() -> None:
         assert "(labels, predictions)" in caught.value.fix
 
 
+def test_a_loss_that_is_a_class_is_refused() -> None:
+    """Called with labels and predictions it made an object, and TensorFlow's words came out."""
+    module = ModelModule(Path("m.py"), (), lambda: None, loss=tf.keras.losses.MeanSquaredError)
+    with pytest.raises(UserCodeError, match="the loss is the class MeanSquaredError") as caught:
+        aligned_loss(module)
+    assert caught.value.fix == "give an object: MeanSquaredError()"
+
+
 @pytest.mark.parametrize(
     ("function", "labels", "predictions"),
     [

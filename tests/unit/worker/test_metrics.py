@@ -272,6 +272,13 @@ def test_what_cannot_be_evaluated_is_refused_before_training(given: Any, outputs
     assert caught.value.fix
 
 
+def test_a_metric_that_gives_nothing_is_told() -> None:
+    """It was shown as NaN."""
+    with pytest.raises(UserCodeError, match="the metric own gives None") as caught:
+        over({"own": lambda labels, guesses: None}, 4, 3)
+    assert caught.value.fix == "return its value"
+
+
 def test_names_of_keras_metrics_and_functions_work() -> None:
     given = {"a": "mean_squared_error", "b": "MeanSquaredError", "c": keras.metrics.mean_squared_error}
     one = metrics(given)

@@ -91,7 +91,12 @@ class Rows(torch.utils.data.IterableDataset[Any]):
         return iter(self.rows)
 
 
-@pytest.mark.parametrize("loader", [loader_of, lambda *a, **o: Minibatches(loader_of(*a, **o))])
+def sampled(*args: Any, batch_size: int) -> Any:
+    chosen = torch.utils.data.BatchSampler(range(600), batch_size, drop_last=False)
+    return loader_of(*args, batch_sampler=chosen)
+
+
+@pytest.mark.parametrize("loader", [loader_of, lambda *a, **o: Minibatches(loader_of(*a, **o)), sampled])
 @pytest.mark.parametrize(("size", "is_taken"), [(1, False), (15, False), (16, True), (17, False)])
 def test_minibatches_of_a_loader_that_are_no_updates_of_the_job_are_refused(
     loader: Any, size: int, is_taken: bool, clicks: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ class Own(nn.BCEWithLogitsLoss):
     pass
 
 
+def scripted(module: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(module)
+
+
 @pytest.mark.parametrize(
     ("loss", "labels", "predictions", "right"),
     [
@@ -50,6 +57,12 @@ class Own(nn.BCEWithLogitsLoss):
             functional.binary_cross_entropy_with_logits(PREDICTIONS, LABELS),
         ),
         (Own(), LABELS, PREDICTIONS, functional.binary_cross_entropy_with_logits(PREDICTIONS, LABELS)),
+        (
+            scripted(nn.SoftMarginLoss()),
+            LABELS,
+            PREDICTIONS,
+            functional.soft_margin_loss(PREDICTIONS, LABELS),
+        ),
         (functional.soft_margin_loss, LABELS, PREDICTIONS, functional.soft_margin_loss(PREDICTIONS, LABELS)),
         (nn.CrossEntropyLoss(), CLASSES, SCORES, functional.cross_entropy(SCORES, CLASSES)),
         (functional.cross_entropy, CLASSES, SCORES, functional.cross_entropy(SCORES, CLASSES)),
@@ -87,7 +100,7 @@ def outputs_first(outputs: Any, targets: Any) -> Any:
 
 
 class InputFirst(nn.Module):
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return functional.binary_cross_entropy_with_logits(input, target)
 
 
@@ -102,6 +115,7 @@ class InputFirst(nn.Module):
         (outputs_first, r"names its arguments \(outputs, targets\), but labels come first"),
         (lambda y_pred, y_true: y_pred - y_true, r"\(y_pred, y_true\)"),
         (InputFirst(), r"\(input, target\)"),
+        (scripted(InputFirst()), r"\(input, target\)"),
     ],
 )
 def test_a_loss_of_other_arguments_is_refused_with_what_to_write(loss: Any, words: str) -> None:

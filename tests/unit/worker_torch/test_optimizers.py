@@ -206,6 +206,12 @@ def with_step(params: Any) -> Any:
     return made
 
 
+def with_zero_grad(params: Any) -> Any:
+    made: Any = torch.optim.SGD(params, lr=0.1)
+    made.zero_grad = lambda set_to_none=True: None
+    return made
+
+
 def with_scheduler(params: Any) -> Any:
     made = torch.optim.SGD(params, lr=0.1)
     lr_scheduler.StepLR(made, 2)
@@ -225,6 +231,7 @@ REFUSED = {
     "a state": (with_state, None, "Adam with a state that it was given"),
     "sums": (with_sums, None, "Adagrad with a state that it was given"),
     "another step": (with_step, None, r"SGD with a step\(\) of the module's own"),
+    "gradients that are kept": (with_zero_grad, None, r"SGD with a zero_grad\(\) of the module's own"),
     "a scheduler that is made": (with_scheduler, None, "SGD has a scheduler, which nobody would step"),
     "a scheduler of another": (scheduled_itself, None, "makes it of another optimizer than it is given"),
     "an own class": (lambda: OwnAdam, None, "OwnAdam has an update of its own"),

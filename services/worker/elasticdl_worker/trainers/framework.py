@@ -7,7 +7,7 @@ border are numpy's; tensors cross it only to be handed back to the framework tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,6 +169,10 @@ class TrainedModel(Protocol):
     @property
     def state(self) -> Mapping[str, object]:
         """The other state (moving averages, counters, frozen weights), by name."""
+
+    @property
+    def unset(self) -> Collection[str]:
+        """Names of state that begins with numbers that are none (NaN), and may be so later."""
 
     def values(self) -> dict[str, Array]:
         """Copies of all dense parameters."""

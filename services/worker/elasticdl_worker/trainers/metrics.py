@@ -390,8 +390,10 @@ def one_array(name: str, array: Callable[[Any], NDArray[np.float64]], computed: 
         computed: a tensor, an array, a number, or a list of these.
 
     Raises:
-        UserCodeError: it is a dict, or a list of values of different shapes.
+        UserCodeError: it is None, a dict, or a list of values of different shapes.
     """
+    if computed is None:
+        raise UserCodeError(f"the metric {name} gives None", fix="return its value")
     if isinstance(computed, Mapping):
         raise UserCodeError(f"the metric {name} computes a dict", fix="give an object for each of its values")
     if not isinstance(computed, list | tuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,10 @@ class NanPolicy:
 
 
 def find_not_finite(
-    losses: Sequence[float], gradients: Mapping[str, NDArray[np.generic]], state: Mapping[str, StateChange]
+    losses: Sequence[float],
+    gradients: Mapping[str, NDArray[np.generic]],
+    state: Mapping[str, StateChange],
+    unset: Collection[str] = (),
 ) -> str:
     """Describes the part of a step's result that is NaN or infinite; empty if all are finite.
 
@@ -75,6 +78,7 @@ def find_not_finite(
         gradients: by parameter or table.
         state: changes of what has no gradient, such as moving averages. Values that are taken as they are may be
             infinite.
+        unset: names of state that began without numbers, and may be so.
     """
     for loss in losses:
         if not math.isfinite(loss):
@@ -84,6 +88,8 @@ def find_not_finite(
             return describe_bad_gradient(name, losses[-1])
     for name, change in state.items():
         taken = change.keep == 0 or math.isinf(change.keep)
+        if taken and name in unset:
+            continue
         bad = change.add.dtype.kind == "f" and np.isnan(change.add).any() if taken else not _finite(change.add)
         if bad:
             return f"the new value of {name} is not finite (the loss is {losses[-1]:.6g})"

@@ -76,8 +76,8 @@ def infinite_state(name: str) -> UserCodeError:
     """The error for infinite numbers in state whose rule is arithmetic."""
     key = name.rpartition(".")[2].rpartition("/")[2]
     return UserCodeError(
-        f"the state {name} begins with infinite numbers and changes while the model trains, and nothing says how the "
-        "changes of several parts of an update become one",
+        f"the state {name} begins with infinite numbers, or none, and changes while the model trains, and nothing "
+        "says how the changes of several parts of an update become one",
         fix=f'say it in its layer: {DECLARED_BY} = {{"{key}": "max"}}, or min, last; or begin with finite numbers',
     )
 

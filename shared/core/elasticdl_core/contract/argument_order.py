@@ -36,21 +36,32 @@ def swapped_words(what: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def refuse_swapped(what: str, function: Callable[..., object]) -> None:
-    """Refuses a function that names the predictions first.
+    """Refuses a function that names the predictions first, and a class, which would make an object of them.
 
     Args:
         what: names it for the message, e.g. ``the loss``.
         function: it.
 
     Raises:
-        UserCodeError: it does.
+        UserCodeError: it does, or is one.
     """
+    if inspect.isclass(function):
+        raise UserCodeError(f"{what} is the class {function.__name__}", fix=f"give an object: {function.__name__}()")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [one.name for one in signature.parameters.values() if one.kind in kinds]
+    refuse_swapped_names(what, names)
+
+
+def refuse_swapped_names(what: str, names: Sequence[str]) -> None:
+    """Refuses arguments whose names say that predictions come first.
+
+    Raises:
+        UserCodeError: they do.
+    """
     names = names[1:] if names[:1] == ["self"] else names
     if names_swapped(names):
         message, fix = swapped_words(what, names)

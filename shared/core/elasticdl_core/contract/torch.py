@@ -180,7 +180,7 @@ TORCH = (
         _NO,
         "replaced_step",
         "would have it called in no process: parameter servers make the updates",
-        "leave optimizer.step as it is; callbacks() can clip gradients and set learning rates",
+        "leave the methods of the optimizer as they are; callbacks() can clip gradients and set learning rates",
     ),
     rows(
         _OPTIMIZER,

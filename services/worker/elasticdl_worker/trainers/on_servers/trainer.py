@@ -414,7 +414,8 @@ class Trainer:
 
     def _is_finite(self, step: TrainingStep, result: StepResult, version: int) -> bool:
         """Whether a result is finite. If not, the minibatches of a group are trained one by one."""
-        what = find_not_finite(result.losses, {**result.dense, **result.rows}, result.state)
+        gradients = {**result.dense, **result.rows}
+        what = find_not_finite(result.losses, gradients, result.state, self._model.unset)
         if not what:
             self._nan.reset()
             return True

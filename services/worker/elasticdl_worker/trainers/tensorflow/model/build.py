@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -161,6 +161,11 @@ class PreparedModel:
 
             self._assigners[names] = CompiledFunction(assign, ([tf.TensorSpec(v.shape, v.dtype) for v in variables],))
         self._assigners[names]([tf.convert_to_tensor(values[name]) for name in names])
+
+    @property
+    def unset(self) -> Collection[str]:
+        """Names of state that begins with numbers that are none."""
+        return self.merging.unset
 
     def vary_randomness(self, worker_index: int) -> None:
         """Makes the dropout masks of this worker differ from those of others that built the same model."""

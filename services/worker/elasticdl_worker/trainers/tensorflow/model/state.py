@@ -59,6 +59,7 @@ class ModelState:
         variables: the ``tf.Variable`` of each, by name.
         rules: how changes of each are merged.
         unmerged: names of those that no rule makes of several parts of an update.
+        unset: names of those that begin with numbers that are none (NaN).
 
     Raises:
         UserCodeError: a variable is of a type that cannot be shared, or a layer says what is no rule.
@@ -70,6 +71,11 @@ class ModelState:
         self.variables = {name: raw_variable(variable) for name, variable in variables.items()}
         self.rules = {name: self._rule(name, variable) for name, variable in variables.items()}
         self.unmerged: set[str] = set()
+        self.unset = {
+            name
+            for name, one in self.variables.items()
+            if one.dtype.is_floating and bool(tf.reduce_any(tf.math.is_nan(one)))
+        }
         self._declare(keras_model)
 
     def _declare(self, keras_model: KerasModel) -> None:

@@ -43,14 +43,17 @@ class StateChanges:
         self.names = list(names)
         self._microbatches = microbatches
         self._rules = {name: state.rules[name] for name in names}
+        self._unset = state.unset
         self._variables = {name: state.variables[name] for name in names}
         for name, variable in self._variables.items():
             if (
                 self._is_float(name)
                 and not self._rules[name].selects
-                and bool(tf.reduce_any(tf.math.is_inf(variable)))
+                and not bool(tf.reduce_all(tf.math.is_finite(variable)))
             ):
-                raise infinite_state(name)
+                if microbatches > 1:
+                    raise infinite_state(name)
+                self._rules[name] = Merge.LAST
             if name in state.unmerged and microbatches > 1:
                 raise nothing_merges(name)
         self._lengths = {name: self._length(name) for name in names}
@@ -77,7 +80,7 @@ class StateChanges:
         for name, variable in self._variables.items():
             old, new = before[name], tf.identity(variable)
             selects = self._rules[name].selects
-            parts.append(self._placed(new, microbatch) if selects else self._part(name, old, new, rows))
+            parts.append(self._placed(name, new, microbatch) if selects else self._part(name, old, new, rows))
             variable.assign(old)
         return tf.concat(parts, 0) if parts else tf.zeros([0], tf.float32)
 
@@ -97,10 +100,11 @@ class StateChanges:
                 self._chosen(name, variable, part) if selects else self._moved(name, variable, part, rows)
             )
 
-    def _placed(self, value: Tensor, microbatch: Tensor) -> Tensor:
-        """A mark that there are values, NaN if one of them is, and the values, at the place of a microbatch."""
+    def _placed(self, name: str, value: Tensor, microbatch: Tensor) -> Tensor:
+        """A mark that there are values, NaN if one of them newly is, and the values, at the place of a microbatch."""
         halves = value if value.dtype.size == 1 else tf.bitcast(value, tf.uint16)
-        bad = tf.reduce_any(tf.math.is_nan(value)) if value.dtype.is_floating else False
+        may_be_bad = value.dtype.is_floating and name not in self._unset
+        bad = tf.reduce_any(tf.math.is_nan(value)) if may_be_bad else False
         mark = tf.where(bad, [math.nan], [1.0])
         given = tf.concat([mark, tf.reshape(tf.cast(halves, tf.float32), [-1])], 0)
         place = tf.one_hot(microbatch, self._microbatches, dtype=tf.float32)

@@ -35,7 +35,7 @@ class Returned:
         ready: whether it gives minibatches.
         samples: of how many samples the latest ready minibatch was made; None where nobody counted them.
         with_one_less: puts these together again, but for the last; None where nobody counted them.
-        batch_size: of a loader that makes its minibatches by this number alone; None for anything else.
+        batch_size: of a loader, or of its batch_sampler, that goes by this number alone; None for anything else.
         drawn: places in a dataset that a sampler drew; None without one.
 
     Raises:
@@ -92,7 +92,7 @@ class Returned:
         ours = copy.copy(loader)
         batches = loader.batch_sampler is not None
         self.ready = self.ready or batches
-        self.batch_size = loader.batch_size
+        self.batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
         if batches:
             ours.collate_fn = self._noting_samples(loader.collate_fn)
         if not isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__"):

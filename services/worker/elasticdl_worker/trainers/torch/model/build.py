@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -139,6 +139,11 @@ class BuiltModel:
     def state(self) -> Mapping[str, torch.Tensor]:
         """The state that no gradient changes, by name."""
         return self.merging.tensors
+
+    @property
+    def unset(self) -> Collection[str]:
+        """Names of state that begins with numbers that are none."""
+        return self.merging.unset
 
     def materialise(self) -> None:
         """Gives closed embeddings their weights, so that the model can be trained in this process alone."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from elasticdl_core.contract.argument_order import refuse_swapped
+from elasticdl_core.contract.argument_order import refuse_swapped, refuse_swapped_names
 from elasticdl_core.errors import UserCodeError
 from elasticdl_worker.trainers.minibatch import Tensors
 from elasticdl_worker.trainers.torch.nested import leaves
@@ -31,11 +31,11 @@ def by_labels_first(what: str, function: _Function) -> _Function:
     Raises:
         UserCodeError: it is a class, takes something else than two arguments, or names the predictions first.
     """
-    if inspect.isclass(function) and issubclass(function, nn.Module):
-        raise UserCodeError(f"{what} is the class {function.__name__}", fix=f"give an object: {function.__name__}()")
     called = _called(function)
-    if getattr(called, "__module__", None) not in _OWN:
+    if inspect.isclass(called) or getattr(called, "__module__", None) not in _OWN:
         refuse_swapped(what, called)
+        if compiled := getattr(called, "schema", None):  # by torch.jit, which hides the signature
+            refuse_swapped_names(what, [one.name for one in compiled.arguments])
         return function
     shown = getattr(type(function), "__name__", "") if isinstance(function, nn.Module) else called.__name__
     signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
@@ -46,8 +46,7 @@ def by_labels_first(what: str, function: _Function) -> _Function:
             "labels and predictions",
             fix=f"write a function of (labels, predictions) that calls {shown} with what it takes",
         )
-    own = cast(_Function, function)
-    return functools.wraps(called)(lambda labels, predictions: own(predictions, labels))
+    return functools.wraps(called)(lambda labels, predictions: function(predictions, labels))
 
 
 def _called(function: Any) -> Any:
@@ -57,6 +56,8 @@ def _called(function: Any) -> Any:
             function = function.func
         elif isinstance(function, nn.Module) and isinstance(getattr(function, "_orig_mod", None), nn.Module):
             function = function._orig_mod
+        elif isinstance(function, torch.jit.ScriptModule):
+            return function.forward
         elif isinstance(function, nn.Module):
             return type(function).forward
         else:

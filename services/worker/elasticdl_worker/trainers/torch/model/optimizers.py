@@ -240,9 +240,11 @@ def check_optimizer(optimizer: optim.Optimizer, device: torch.device) -> None:
             raise refusal(Subject.TORCH_OPTIMIZER, "capturable_on_cpus", f"{name} with capturable=True")
     if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
         raise refusal(Subject.TORCH_SCHEDULER, "made_already", f"the optimizer {name} has a scheduler, which")
-    if "step" in vars(optimizer):
+    if replaced := [one for one in ("step", "zero_grad") if one in vars(optimizer)]:
         raise refusal(
-            Subject.TORCH_OPTIMIZER, "replaced_step", f"the optimizer {name} with a step() of the module's own"
+            Subject.TORCH_OPTIMIZER,
+            "replaced_step",
+            f"the optimizer {name} with a {replaced[0]}() of the module's own",
         )
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise refusal(Subject.TORCH_OPTIMIZER, "step_hooks", f"the optimizer {name} with hooks on step()")

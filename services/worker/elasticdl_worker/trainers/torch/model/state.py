@@ -54,6 +54,7 @@ class TorchModelState:
         rules: how changes of each are merged.
         declared: names of those whose module says it.
         unmerged: names of those that no rule makes of several parts of an update.
+        unset: names of those that begin with numbers that are none (NaN).
 
     Raises:
         UserCodeError: one is of a type that cannot be shared, or a module says what is no rule.
@@ -68,6 +69,7 @@ class TorchModelState:
         self.rules |= {name: Merge.AVERAGE for name in self._averages if name in tensors}
         self.rules |= {name: Merge.ONCE for name in _counts_of_updates(model) if name in tensors}
         self.unmerged: set[str] = set()
+        self.unset = {name for name, one in tensors.items() if one.dtype.is_floating_point and one.isnan().any()}
         declared = _declared(model, tensors)
         self.declared = frozenset(declared)
         self.rules |= declared

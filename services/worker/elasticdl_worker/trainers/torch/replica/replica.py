@@ -339,7 +339,10 @@ class TorchReplica:
         return self._compiled if shapes == self._compiled_shape else self._forward
 
     def _find_changing(self, sample: Tensors) -> list[str]:
-        """The tensors of the state that a training step may change: small buffers, and what the sample changes."""
+        """The tensors of the state that a training step may change: small buffers, and what the sample changes.
+
+        Infinite numbers that the sample leaves as they are mask something, and would have no rule.
+        """
         merging, net = self._model.merging, self._model.net
         untrained = {name for name, _ in net.named_parameters()}
         tensors = merging.tensors
@@ -352,5 +355,5 @@ class TorchReplica:
         return [
             name
             for name, old in tensors.items()
-            if name in changed or (name not in untrained and old.numel() <= _SMALL)
+            if name in changed or (name not in untrained and old.numel() <= _SMALL and bool(old.isfinite().all()))
         ]

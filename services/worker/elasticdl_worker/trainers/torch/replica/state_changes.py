@@ -51,8 +51,10 @@ class TorchStateChanges:
         tensors = state.tensors
         for name in names:
             of_floats = tensors[name].dtype.is_floating_point and not state.rules[name].selects
-            if of_floats and bool(tensors[name].isinf().any()):
-                raise infinite_state(name)
+            if of_floats and not bool(tensors[name].isfinite().all()):
+                if microbatches > 1:
+                    raise infinite_state(name)
+                state.rules[name] = Merge.LAST
             if name in state.unmerged and microbatches > 1:
                 raise nothing_merges(name)
         self._lengths = {name: self._length(name, tensors[name]) for name in names}
@@ -91,7 +93,7 @@ class TorchStateChanges:
                     "--distribution_strategy ParameterServerStrategy",
                 )
         parts = [
-            self._placed(tensors[name], microbatch)
+            self._placed(tensors[name], microbatch, unset=name in self._state.unset)
             if self._state.rules[name].selects
             else _part(old, tensors[name].detach(), rows, self._state.rules[name])
             for name, old in self._before.items()
@@ -107,17 +109,20 @@ class TorchStateChanges:
         """
         parts = torch.split(changes, list(self._lengths.values()))
         tensors = self._state.tensors
+        made = []
         with torch.no_grad():
             for name, part in zip(self._names, parts, strict=True):
                 value = tensors[name]
                 rule, part = self._state.rules[name], part if value.device == HOST else part.to(value.device)
-                value.copy_(self._chosen(value, part, rule) if rule.selects else _moved(value, part, rows, rule))
+                made.append(self._chosen(value, part, rule) if rule.selects else _moved(value, part, rows, rule))
+            for name, new in zip(self._names, made, strict=True):  # some may share memory
+                tensors[name].copy_(new)
 
-    def _placed(self, value: torch.Tensor, microbatch: int) -> torch.Tensor:
-        """A mark that there are values, NaN if one of them is, and the values, at the place of a microbatch."""
+    def _placed(self, value: torch.Tensor, microbatch: int, *, unset: bool) -> torch.Tensor:
+        """A mark that there are values, NaN if one of them newly is, and the values, at the place of a microbatch."""
         given = packed(value)
         places = given.new_zeros(self._microbatches, 1 + len(given))
-        places[microbatch, 0] = torch.where(value.isnan().any(), torch.nan, 1.0)
+        places[microbatch, 0] = 1.0 if unset else torch.where(value.isnan().any(), torch.nan, 1.0)
         places[microbatch, 1:] = given
         return places.reshape(-1)
 
