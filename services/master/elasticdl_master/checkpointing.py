@@ -15,9 +15,7 @@ from elasticdl_core.backoff import Backoff
 from elasticdl_core.checkpoint_manifest import Manifest, Provenance
 from elasticdl_core.errors import ConflictError, ElasticDLError, FencedError, UnavailableError
 from elasticdl_master.api import ApiClient, ApiFailedError
-from elasticdl_master.group_control import GroupControl
-from elasticdl_master.parameter_servers import ServerControl, ServerStatus
-from elasticdl_master.read_only_holder import ReadOnlyHolder
+from elasticdl_master.model_holder import ModelHolder, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
@@ -40,7 +38,7 @@ class ServerOperations:
 
     Args:
         machine: decides; read for the PS' generation and incarnations.
-        control: speaks with the PS.
+        holder: has the model.
         directory: where checkpoints go.
         api: where manifests are committed.
         tell: takes events.
@@ -50,14 +48,14 @@ class ServerOperations:
     def __init__(
         self,
         machine: JobMachine,
-        control: ServerControl | GroupControl | ReadOnlyHolder,
+        holder: ModelHolder,
         directory: CheckpointDirectory,
         api: ApiClient,
         tell: Tell,
         provenance: Provenance,
     ) -> None:
         self._machine = machine
-        self._control = control
+        self._holder = holder
         self._directory = directory
         self._api = api
         self._tell = tell
@@ -75,8 +73,7 @@ class ServerOperations:
         """Takes an instruction about the PS."""
         generation = self._machine.servers.generation
         if isinstance(instruction, do.Save):
-            if isinstance(self._control, GroupControl):
-                self._control.note_save()
+            self._holder.note_save()
             self._saves.put_nowait((instruction, generation))
         else:
             self._wanted.put_nowait((instruction, generation))
@@ -84,7 +81,7 @@ class ServerOperations:
     async def poll(self) -> None:
         """Asks every PS how it is, until cancelled."""
         while True:
-            await asyncio.gather(*(self._poll(index) for index in range(len(self._control.addresses))))
+            await asyncio.gather(*(self._poll(index) for index in range(len(self._holder.addresses))))
             await asyncio.sleep(_POLL_S if self._machine.servers.initialized else _POLL_STARTING_S)
 
     async def run(self) -> None:
@@ -141,17 +138,12 @@ class ServerOperations:
             except (ElasticDLError, OSError) as error:
                 message = error.message if isinstance(error, ElasticDLError) else str(error)
                 _log.warning("no checkpoint", error=message)
-                self._end_save()
+                self._holder.end_save()  # before the machine is told, which may order the next one at once
                 await self._tell(ev.SaveFailed(save.kind, message))
             else:
-                self._end_save()
+                self._holder.end_save()  # before the machine is told, which may order the next one at once
                 _log.info("checkpoint", version=manifest["version"], directory=manifest["directory"])
                 await self._tell(ev.Saved(save.kind, manifest))
-
-    def _end_save(self) -> None:
-        """Before the machine is told, which may order the next one at once."""
-        if isinstance(self._control, GroupControl):
-            self._control.end_save()
 
     async def prune(self, manifest: Manifest) -> None:
         """Removes a checkpoint, and those that could not be removed before; one that cannot be now stays until later.
@@ -198,7 +190,7 @@ class ServerOperations:
         server = self._machine.servers.servers[index]
         incarnation = server.incarnation
         try:
-            status = await self._control.status(index)
+            status = await self._holder.status(index)
         except ElasticDLError:
             await self._tell(ev.ServerSilent(index, incarnation))
             return
@@ -232,20 +224,20 @@ class ServerOperations:
             case do.RestoreServers(manifest):
                 failpoint("master.before_restore")
                 mine = manifest.get("job_id") == self._provenance["job_id"]
-                version = await self._control.restore(
+                version = await self._holder.restore(
                     manifest, other_job=not mine, stop_at=self._machine.gate.step_limit
                 )
                 failpoint("master.after_restore")
                 await self._tell(ev.ServersRestored(manifest["directory"], version))
             case do.Pin(number):
-                version = await self._control.pin(number, one_version=self._has_rounds)
+                version = await self._holder.pin(number, one_version=self._has_rounds)
                 await self._tell(ev.Pinned(number, version))
             case do.Unpin(number):
-                await self._control.unpin(number)
+                await self._holder.unpin(number)
             case do.ReadTallies():
-                await self._tell(ev.TalliesRead(await self._control.tallies()))
+                await self._tell(ev.TalliesRead(await self._holder.tallies()))
             case do.FlushRound(epoch):
-                await self._control.flush()
+                await self._holder.flush()
                 await self._tell(ev.RoundFlushed(epoch))
             case _:
                 raise TypeError(f"{instruction} is not about the PS")
@@ -259,7 +251,7 @@ class ServerOperations:
         return manifest
 
     async def _write(self, save: do.Save, directory: str) -> Manifest:
-        parts = await self._control.save(directory, one_version=self._has_rounds)
+        parts = await self._holder.save(directory, one_version=self._has_rounds)
         if parts.ended:
             save = self._machine.epochs.advanced(save, parts.ended)
         description, book = self._machine.gate.description, self._machine.checkpoints.book

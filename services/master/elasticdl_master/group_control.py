@@ -1,4 +1,4 @@
-"""A group as the master commands it: like parameter servers, of which it takes the place."""
+"""A group of workers as the holder of its job's model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticdl_core.task import TaskId, lease_order
 from elasticdl_master.group_calls import Share
 from elasticdl_master.group_service import GroupService
 from elasticdl_master.handed_in_shares import HandedInShares
-from elasticdl_master.parameter_servers import SavedParts, ServerStatus
+from elasticdl_master.model_holder import SavedParts, ServerStatus
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.machine import JobMachine
@@ -29,7 +29,7 @@ Tell = Callable[[ev.Event], Awaitable[None]]
 
 
 class GroupControl:
-    """Commands the group of a job, in the words for parameter servers.
+    """Commands the group of a job.
 
     Args:
         machine: decides.
@@ -171,7 +171,7 @@ class GroupControl:
         try:
             size = group_service.report.bytes if group_service.report is not None else 0
             patience_s = deadline_for_files(_SAVE_S, size)
-            await self._until(lambda: self._is_saved(orders.generation), patience_s, "write a checkpoint")
+            await self._until(lambda: self._check_shares(orders.generation), patience_s, "write a checkpoint")
             shares = [group_service.shares[rank] for rank in sorted(group_service.shares)]
             if handed_in is not None:
                 await asyncio.to_thread(handed_in.take, shares, Path(directory))
@@ -201,7 +201,13 @@ class GroupControl:
         group_service.report, group_service.foundation, group_service.pin = None, None, 0
         group_service.refused = group_service.refused_fix = ""
 
-    def _is_saved(self, generation: int) -> bool:
+    def _check_shares(self, generation: int) -> bool:
+        """Whether all members have written their shares.
+
+        Raises:
+            ConflictError: one cannot write.
+            UnavailableError: the group is another one by now.
+        """
         shares = self._group_service.shares
         for share in shares.values():
             if share.trouble:

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
-from elasticdl_core.task import TaskId
+from elasticdl_master.model_holder import SavedParts, ServerStatus
 from elasticdl_master.state.tally import Tallied
 from elasticdl_proto.v1 import ps_pb2
 from elasticdl_runtime.rpc.client import RpcClient
@@ -31,36 +30,6 @@ _LONGEST_HOLD_S = 600.0
 _ROUND_PATIENCE_S = 30.0
 """A checkpoint waits no longer for gradients that are always about to come."""
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """The status of a PS."""
-
-    initialized: bool
-    version: int
-    rows: int
-    bytes: int
-    generation: str
-    records: int = 0
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SavedParts:
-    """The parts that the PS wrote for a checkpoint.
-
-    Attributes:
-        version: the model version: that of the first PS.
-        files: name, size and sha256 of each file.
-        model: what the first PS says of the model.
-        ended: of a group: what is in the model beside what was done when the checkpoint was ordered.
-    """
-
-    version: int
-    files: Sequence[ManifestFile]
-    model: str
-    ended: Sequence[TaskId] = ()
 
 
 class ServerControl:
@@ -163,6 +132,12 @@ class ServerControl:
         if closed.HasField("closed"):
             request = ps_pb2.ApplyRoundRequest(round=closed.closed)
             await _together([c.call("ApplyRound", request, deadline_s=self._deadline_s) for c in self._clients[1:]])
+
+    def note_save(self) -> None:
+        """Does nothing: what the PS hold when they write is what their tallies say."""
+
+    def end_save(self) -> None:
+        """Does nothing."""
 
     async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Lets all PS write their part into a directory.

@@ -1,4 +1,4 @@
-"""Workers that hold a checkpoint each and change nothing of it: commanded in the words for parameter servers."""
+"""Workers that hold a checkpoint each and change nothing of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ConflictError, UnavailableError
-from elasticdl_master.parameter_servers import SavedParts, ServerStatus
+from elasticdl_master.model_holder import SavedParts, ServerStatus
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.tally import Tallied
 
 
 class ReadOnlyHolder:
-    """Takes the place of parameter servers where a job needs none: it evaluates or predicts, and workers read for it.
-
-    Args:
-        machine: the job.
+    """Holds the model of a job that evaluates or predicts without parameter servers: workers read it themselves.
 
     Attributes:
         addresses: none, for nobody is to be called.
@@ -50,6 +47,12 @@ class ReadOnlyHolder:
     async def tallies(self) -> list[Tallied]:
         """Nothing: no record goes into the model."""
         return []
+
+    def note_save(self) -> None:
+        """Does nothing."""
+
+    def end_save(self) -> None:
+        """Does nothing."""
 
     async def save(self, directory: str, *, one_version: bool = False) -> SavedParts:
         """Refuses to: there is nothing that the checkpoint does not have.

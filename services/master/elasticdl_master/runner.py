@@ -31,6 +31,7 @@ from elasticdl_master.heartbeats import Heartbeats
 from elasticdl_master.job_lease import DesiredState
 from elasticdl_master.kept_checkpoint import remove_kept
 from elasticdl_master.listing import list_shards, open_readers
+from elasticdl_master.model_holder import ModelHolder
 from elasticdl_master.outbox import Outbox
 from elasticdl_master.parameter_servers import ServerControl
 from elasticdl_master.patience import PatientCalls
@@ -206,11 +207,15 @@ class JobRunner:
             confined = work.is_dir() and not spec.checkpoint_dir
             handed_in = HandedInShares(work) if confined else None
             self._members = GroupControl(machine, group_service, self._tell, settings.job_id, handed_in)
-        control = self._members or (ServerControl(addresses, self._token) if servers else ReadOnlyHolder(machine))
-        stack.push_async_callback(control.close)
+        holder: ModelHolder = ReadOnlyHolder(machine)
+        if self._members is not None:
+            holder = self._members
+        elif servers:
+            holder = ServerControl(addresses, self._token)
+        stack.push_async_callback(holder.close)
         self._servers = ServerOperations(
             machine,
-            control,
+            holder,
             checkpoints,
             self._api,
             self._tell,
