@@ -128,7 +128,7 @@ async def _until_there(postgres: EmbeddedPostgres) -> None:
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                await postgres.probe()
+                await postgres.make_ready()
                 return
             await asyncio.sleep(0.2)
 

@@ -24,7 +24,6 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.pending_posts import PendingPosts, Post
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -33,6 +32,7 @@ from elasticdl_master.state.lives import Key
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.tally import Tallied
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.sim_oracle import Oracle
 from tests.fakes.sim_processes import JOB, OTHER_JOB, SimServer, SimWorker, finish
 from tests.fakes.sim_workers import WorkerBehaviour

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.queue.redis import RedisQueue
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.redis_server import RedisServer
 
 ADAPTERS = ("memory", "redis")

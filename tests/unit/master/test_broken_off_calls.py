@@ -13,13 +13,13 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.pending_requests import DispatchedTask
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents, TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from tests.fakes.broken_calls import FarQueue, break_off
 from tests.fakes.job_world import World, ended, run
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.sim_faults import make_spec
 from tests.fakes.sim_processes import LOOP, SimWorker, finish
 

@@ -13,7 +13,6 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_service import GroupService
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents
 from elasticdl_master.servicer import MasterServicer
 from elasticdl_master.state import events as ev
@@ -24,6 +23,7 @@ from elasticdl_proto.v1 import master_pb2 as pb
 from elasticdl_runtime.tokens import Claims
 from tests.fakes.broken_calls import FarQueue
 from tests.fakes.cuts import Cut, Moment, places
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.sim_faults import make_spec
 from tests.unit.master.test_json_forms import DESCRIPTION
 

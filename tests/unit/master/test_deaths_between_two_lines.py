@@ -15,13 +15,13 @@ from elasticdl_core.series import SeriesRow
 from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.pending_posts import PendingPosts, Post
-from elasticdl_master.queue.memory import MemoryQueue
 from elasticdl_master.queue.port import TaskQueue
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from tests import rotation
 from tests.fakes.broken_calls import FarQueue
 from tests.fakes.job_world import World, ended, run
+from tests.fakes.memory_queue import MemoryQueue
 from tests.fakes.sim_faults import make_spec
 from tests.fakes.sim_processes import finish
 from tests.unit.master.test_machine_simulation import check_best, scored

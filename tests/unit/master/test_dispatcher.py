@@ -13,7 +13,6 @@ from elasticdl_core.shard import Shard
 from elasticdl_core.task import TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.pending_requests import DispatchedTask
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.queue.port import Contents, Outcome, TaskReply, TaskRequest
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
@@ -22,6 +21,7 @@ from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from elasticdl_master.state.workers import GROUP
 from tests.fakes.job_world import World
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.sim_processes import finish
 
 pytestmark = pytest.mark.unit

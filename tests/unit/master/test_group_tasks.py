@@ -16,7 +16,6 @@ from elasticdl_core.task import Lease, TaskId, TaskType
 from elasticdl_master.dispatcher import TaskDispatcher
 from elasticdl_master.group_calls import EndedTask, GroupReport, MemberAnswer, MemberCall
 from elasticdl_master.group_service import GroupService
-from elasticdl_master.queue.memory import MemoryQueue, MemoryStore
 from elasticdl_master.state import events as ev
 from elasticdl_master.state import instructions as do
 from elasticdl_master.state.accounts import RecordAccount
@@ -24,6 +23,7 @@ from elasticdl_master.state.limits import Limits
 from elasticdl_master.state.machine import JobMachine
 from elasticdl_master.state.setup import Setup
 from tests.fakes.broken_calls import FarQueue, break_off
+from tests.fakes.memory_queue import MemoryQueue, MemoryStore
 from tests.fakes.sim_processes import JOB, finish
 
 pytestmark = pytest.mark.unit

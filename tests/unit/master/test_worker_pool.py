@@ -212,17 +212,19 @@ class TestFailures:
     def test_three_failures_on_two_workers_condemn_a_task_whichever_part_it_was(self) -> None:
         book = FailureCounts(Limits())
         task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
-        assert not book.user_failed(task, 0, alone=False)
-        assert not book.user_failed(task.rest_from(45), 0, alone=False)
-        assert not book.user_failed(task, 0, alone=False), "one worker alone proves nothing while there are others"
-        assert book.user_failed(task, 1, alone=False)
+        assert not book.count_user_failure(task, 0, alone=False)
+        assert not book.count_user_failure(task.rest_from(45), 0, alone=False)
+        assert not book.count_user_failure(task, 0, alone=False), (
+            "one worker alone proves nothing while there are others"
+        )
+        assert book.count_user_failure(task, 1, alone=False)
 
     def test_the_only_worker_suffices(self) -> None:
         book = FailureCounts(Limits())
         task = TaskId(TaskType.TRAINING, 1, 4, 40, 50)
-        assert [book.user_failed(task, 0, alone=True) for _ in range(3)] == [False, False, True]
+        assert [book.count_user_failure(task, 0, alone=True) for _ in range(3)] == [False, False, True]
 
     def test_failures_of_different_tasks_do_not_add_up(self) -> None:
         book = FailureCounts(Limits())
         tasks = [TaskId(TaskType.TRAINING, 1, index, 0, 10) for index in range(5)]
-        assert not any(book.user_failed(task, index, alone=True) for index, task in enumerate(tasks))
+        assert not any(book.count_user_failure(task, index, alone=True) for index, task in enumerate(tasks))

@@ -123,7 +123,7 @@ class EmbeddedPostgres:
             ),
             environment={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8", "TZ": "UTC"},
             log=self._log_file,
-            probe=self.probe,
+            probe=self.make_ready,
             stop_signal=signal.SIGINT,
             stop_grace_s=30.0,
             owner_lost_signal=signal.SIGQUIT,
@@ -142,7 +142,7 @@ class EmbeddedPostgres:
                 _SHARED.rmdir()
         self._copy = None
 
-    async def probe(self) -> str:
+    async def make_ready(self) -> str:
         """Connects, makes the database if it is not there yet; returns the version."""
         import asyncpg
 

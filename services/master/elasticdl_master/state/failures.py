@@ -28,8 +28,8 @@ class FailureCounts:
     _deaths: dict[Key, int] = field(default_factory=dict)
     _held_up: dict[Key, tuple[int, TaskId, int]] = field(default_factory=dict)
 
-    def user_failed(self, task: TaskId, worker: int, *, alone: bool) -> bool:
-        """User code raised on a task. Returns whether that condemns it.
+    def count_user_failure(self, task: TaskId, worker: int, *, alone: bool) -> bool:
+        """Counts that user code raised on a task; returns whether that condemns it.
 
         It takes several failures on two or more workers; on one only if there is no other, or if the others never
         get hold of the task.

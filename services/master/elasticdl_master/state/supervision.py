@@ -93,7 +93,7 @@ class WorkerSupervisor:
         final = event.task is None or event.kind != "user_code"
         if event.task is not None and not final:
             index = worker.index if worker is not None else -1
-            final = self._job.failures.user_failed(event.task, index, alone=len(self._job.workers.living) <= 1)
+            final = self._job.failures.count_user_failure(event.task, index, alone=len(self._job.workers.living) <= 1)
         if not final:
             return [tell("task_failed", f"{where}: {event.message}", traceback=event.traceback)]
         self._job.lifecycle.fail(
