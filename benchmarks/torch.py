@@ -1,6 +1,6 @@
 """PyTorch on parameter servers: against a plain loop, DistributedDataParallel and TensorFlow, and how it starts.
 
-./dev bench torch [--parts single,ddp,parity,start,loop,overlap] [--data FOLDER] [--quick] [--sides a,b] [--cores 2]
+./dev bench torch [--parts single,ddp,parity,start,loop] [--data FOLDER] [--quick] [--sides a,b] [--cores 2]
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 
 from benchmarks import start
 from benchmarks.harness import Report
-from benchmarks.harness.members import bench_group
 from benchmarks.own_loop import compare_own_loops
 from benchmarks.training.accuracy import Setup, job_auc
 from benchmarks.training.data import LEARNING_RATE, generated
@@ -23,8 +22,7 @@ GOAL = 0.8
 DDP_GOAL = 2.0
 PARITY = 0.002
 START_S = 0.5
-PARTS = ("single", "ddp", "parity", "start", "loop", "overlap")
-OVERLAP = {"8 layers of 512": (512, 8), "8 layers of 1,024": (1024, 8), "3 layers of 2,048": (2048, 3)}
+PARTS = ("single", "ddp", "parity", "start", "loop")
 DDP_IDS, DDP_DIM, DDP_WORKERS, DDP_SERVERS = 2_000_000, 16, 4, 2
 RATE = 0.001
 ABOUT = """DeepFM in PyTorch by SGD on {data}, {batch} records in a minibatch, vectors of {dim}. Our job has one
@@ -119,33 +117,6 @@ def starts(report: Report, options: argparse.Namespace) -> None:
     report.target("torch_start_zygote", start.whole(ways[0]), START_S, at_least=False)
 
 
-def overlap(report: Report, *, quick: bool) -> None:
-    """Measures the gain of summing gradients while the backward pass goes on."""
-    turns, repeats = (2, 5) if quick else (5, 20)
-    report.text(
-        "## Gradients summed in the backward pass\n\nA step of linear layers among members of one thread each: "
-        "forward, backward and the sum of the buckets, through shared memory. *Early* brings each bucket when its "
-        "gradients are there, *late* all of them after the pass. Medians of the slowest member, in turns."
-    )
-    rows = []
-    for members in (2, 4):
-        with bench_group(members) as group:
-            group.form("shared_memory", "shared_memory")
-            for name, (width, layers) in OVERLAP.items():
-                found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-                for turn in range(turns):
-                    for early in (turn % 2 == 0, turn % 2 == 1):
-                        each = group.each("time_backward", "shared_memory", width, layers, repeats, early)
-                        found[early].append((max(one[0] for one in each), max(one[1] for one in each)))
-                clock, used = (
-                    {early: statistics.median(one[at] for one in found[early]) * 1e3 for early in found}
-                    for at in (0, 1)
-                )
-                rows.append([members, name, clock[False], clock[True], used[False], used[True]])
-    head = ["members", "model", "late, ms", "early, ms", "late, CPU ms", "early, CPU ms"]
-    report.table(head, rows)
-
-
 def main() -> int:
     """Runs the command line; returns the exit code."""
     made = parser(__doc__)
@@ -169,8 +140,6 @@ def main() -> int:
         starts(report, options)
     if "loop" in options.parts:
         compare_own_loops(report, rounds=1 if options.quick else options.rounds)
-    if "overlap" in options.parts:
-        overlap(report, quick=options.quick)
     report.write()
     return 0
 

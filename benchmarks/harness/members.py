@@ -9,14 +9,13 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from elasticdl_runtime.memory import keep_large_blocks
-from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, PendingSum, open_listener
+from elasticdl_worker.collectives import Collective, CollectiveError, GroupPlan, open_listener
 
 _SECRET = b"of a benchmark, and known to all"
 _DEADLINE_S = 120.0
@@ -105,62 +104,8 @@ class BenchMember:
         pending.add(group.rank, 0)
         pending.finish()
 
-    def time_backward(self, channel: str, width: int, layers: int, repeats: int, early: bool) -> tuple[float, float]:
-        """Seconds, and seconds of the processor, of a step of PyTorch: forward, backward and the sum of its buckets.
-
-        Args:
-            channel: of the group.
-            width: of each layer.
-            layers: how many.
-            repeats: steps.
-            early: whether buckets are brought while the backward pass goes on.
-        """
-        import torch
-
-        from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
-        from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
-
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        group = self.groups[channel]
-        net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
-        buckets = TorchBuckets(dict(net.named_parameters()))
-        watching = BackwardBuckets(buckets)
-        features = torch.randn(64, width)
-        started = used = 0.0
-        for step in range(repeats + 2):
-            if step == 2:  # the first ones make memory
-                group.gather(b"")
-                started, used = time.perf_counter(), time.process_time()
-            net.zero_grad(set_to_none=True)
-            pending = group.begin_sum(buckets.lengths, range(group.size))
-            watching.weight = 64.0
-            watching.begin(OneLeaf(pending, group.rank) if early else None)
-            net(features).square().mean().backward()  # type: ignore[no-untyped-call]
-            if early:
-                watching.finish()
-            else:
-                for bucket, array in enumerate(buckets.pack(64)[0]):
-                    pending.add(group.rank, bucket, array.numpy())
-            pending.finish()
-        return (time.perf_counter() - started) / repeats, (time.process_time() - used) / repeats
-
     def close(self) -> None:
         self.group_listener.close()
-
-
-@dataclass(frozen=True)
-class OneLeaf:
-    """A member's leaf of each bucket."""
-
-    pending: PendingSum
-    microbatch: int
-
-    def leaf(self, number: int) -> Any:
-        return self.pending.leaf(self.microbatch, number)
-
-    def add(self, number: int) -> None:
-        self.pending.add(self.microbatch, number)
 
 
 class BenchProcess:

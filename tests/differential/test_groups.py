@@ -24,7 +24,6 @@ from tests.differential.data import validated
 from tests.differential.driver import Bench, Row, differences
 from tests.differential.rows import TORCH_ROWS, embeddings
 from tests.differential.rows.callbacks import LONG, METRIC, ours, theirs
-from tests.differential.rows.torch_models import ADDED_TWICE
 from tests.differential.zoo import module
 from tests.fakes.frameworks import NEEDS_TORCH
 from tests.fakes.trace_events import faults_of
@@ -130,29 +129,6 @@ def test_a_group_that_goes_on_from_a_checkpoint_draws_what_it_would_have_drawn(b
     assert whole.weights.keys() == second.weights.keys()
     for name, value in whole.weights.items():
         np.testing.assert_array_equal(second.weights[name], value, err_msg=name)
-
-
-@NEEDS_TORCH
-def test_a_gradient_that_was_brought_too_early_has_its_step_computed_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The group forms anew, and ends where the local run does."""
-    from elasticdl_worker.group.replica import SentTooEarlyError
-    from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
-
-    finish, early = BackwardBuckets.finish, list[str]()
-
-    def count(buckets: BackwardBuckets) -> Any:
-        try:
-            return finish(buckets)
-        except SentTooEarlyError as error:
-            early.append(str(error))
-            raise
-
-    monkeypatch.setattr(BackwardBuckets, "finish", count)
-    local, group = bench.local(ADDED_TWICE), bench.group(ADDED_TWICE, members=2)
-    assert differences(ADDED_TWICE, local, group) == []
-    assert early, "void: no gradient was added to after it was brought"
 
 
 def assert_recorded(answer: dict[str, Any]) -> None:

@@ -24,12 +24,7 @@ _MAX_SOCKET_PATH = 103
 
 @dataclass(frozen=True, slots=True)
 class JobUser:
-    """The user of a namespace's workers.
-
-    Attributes:
-        uid: user id.
-        gid: group id.
-    """
+    """The user of a namespace's workers."""
 
     uid: int
     gid: int

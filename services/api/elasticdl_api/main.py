@@ -70,9 +70,6 @@ def _collect_seldom() -> None:
 async def serve(stop: asyncio.Event) -> int:
     """Serves the api until ``stop`` is set.
 
-    Args:
-        stop: set by signals.
-
     Returns:
         The exit code.
     """

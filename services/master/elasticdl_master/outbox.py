@@ -32,9 +32,6 @@ class Outbox:
     """Posts in order. Done-marks and events are batched; whatever the api refuses for good is dropped, and an event
     says so.
 
-    Args:
-        api: the api.
-
     Attributes:
         posted: told the numbers of what the api has taken, or will never take.
     """

@@ -20,9 +20,6 @@ _log = structlog.get_logger(__name__)
 class PatientCalls:
     """Waits for what a master needs before it can begin.
 
-    Args:
-        outbox: takes the events.
-
     Attributes:
         waiting_for: what is waited for, in words; empty if nothing is.
     """

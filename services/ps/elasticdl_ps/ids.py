@@ -15,11 +15,7 @@ from elasticdl_runtime.convert.parameters import ids_of
 
 
 class IdReader:
-    """Reads the ids of tables. Models often ask several tables for the same ids, so those are checked once.
-
-    Args:
-        buffers: of the message.
-    """
+    """Reads the ids of tables. Models often ask several tables for the same ids, so those are checked once."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = buffers

@@ -147,10 +147,6 @@ class TrainingRules:
 def check_trained(records: int, updates: int) -> None:
     """Refuses the success of a job that has trained on nothing.
 
-    Args:
-        records: that were processed.
-        updates: that the job made.
-
     Raises:
         UserCodeError: there were records, and none of them led to an update.
     """

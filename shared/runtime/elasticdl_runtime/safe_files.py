@@ -69,10 +69,6 @@ def open_below(base: Path, relative: str, flags: int = _READ) -> int:
 def open_plain(name: str, folder: int) -> int:
     """Opens a regular file in an open directory for reading; never blocks.
 
-    Args:
-        name: its name, no path.
-        folder: descriptor of the directory.
-
     Raises:
         FileNotFoundError: there is none, or it is not a plain file.
     """

@@ -410,33 +410,4 @@ _REFUSALS = [
     _refused("wrong_shape", "calling the model", "def forward():\n    return nn.Linear(5, 1)"),
 ]
 
-ADDED_TWICE = _row(
-    "added_twice",
-    "groups",
-    """
-    import warnings
-
-    from torch.utils.checkpoint import checkpoint
-
-
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.out = nn.Linear(4, 4), nn.Linear(4, 1)
-
-        def forward(self, x):
-            once = checkpoint(self.body, x.requires_grad_(), use_reentrant=True)
-            if self.training and float(x.detach().sum()) > 4.0:
-                once = (once + checkpoint(self.body, x, use_reentrant=True)) / 2
-            return self.out(once).squeeze(-1)
-
-
-    def forward():
-        warnings.simplefilter("ignore")
-        return Again()
-    """,
-    tolerance=_ARITHMETIC,
-)
-"""Some minibatches, but not the first one, add to a gradient twice; the gradient is the same."""
-
 ROWS: list[Row] = [*_MODELS, *_EMBEDDINGS, *_OPTIMIZERS, *_REFUSALS]

@@ -24,6 +24,7 @@ from elasticdl_core.task import Task, TaskId, TaskType
 from elasticdl_worker.group.replica import copied
 from elasticdl_worker.group.state_files import CheckpointPart, pack_state, read_state, unpack_state
 from elasticdl_worker.local import run_local
+from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.framework import Preparation
 from elasticdl_worker.trainers.state_merging import Merge
 from elasticdl_worker.trainers.torch.implementation import TorchFramework
@@ -330,6 +331,13 @@ def test_a_minibatch_that_is_not_finite_is_left_out_or_fails(job: Any) -> None:
     part = replica.compute(0, 0, type(data)(data.fed, data.skips, poisoned), 0)
     assert (part.rows, list(part.arrays), part.skips.records) == (0, [], MICROBATCH)
     assert replica.digest() == before
+
+
+def test_a_gradient_that_is_not_finite_where_the_loss_is_is_named(job: Any) -> None:
+    spec = dataclasses.replace(job(), model_def="odd.model", model_params={"kind": "Roots"})
+    replica = replica_of(spec)
+    with pytest.raises(NotFiniteError, match=r"the gradient of out\.weight is not finite"):
+        replica.compute(0, 0, read(replica, spec), 0)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -20,7 +20,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.job import JobSpec
 from elasticdl_core.job.fields import default_of
 from elasticdl_worker.collectives import Collective, GroupPlan, open_listener
-from elasticdl_worker.group.replica import HOST_MEMORY, Flat, copies
+from elasticdl_worker.group.replica import HOST_MEMORY, copies
 from elasticdl_worker.reporting.failures import NotFiniteError
 from elasticdl_worker.trainers.torch.device import finite_flag, settle_flags
 from elasticdl_worker.trainers.torch.replica.memory import TensorMemory, choose_memory
@@ -49,20 +49,6 @@ def job(values: Path, make_spec: Any) -> Any:
     return make
 
 
-class Leaf:
-    """A member's leaf of each bucket of a sum."""
-
-    def __init__(self, pending: Any, rank: int) -> None:
-        self._pending, self._rank = pending, rank
-
-    def leaf(self, number: int) -> Flat:
-        found: Flat = self._pending.leaf(self._rank, number)
-        return found
-
-    def add(self, number: int) -> None:
-        self._pending.add(self._rank, number)
-
-
 @pytest.fixture
 def groups() -> Iterator[Any]:
     """Forms a group of two members in this process, each with its own listener."""
@@ -88,8 +74,7 @@ def train(replica: Any, group: Collective, spec: JobSpec) -> bytes:
     for step in range(STEPS):
         pending = group.begin_sum(replica.lengths, timeout_s=60.0)
         data = read(replica, spec, (2 * step + group.rank) * MICROBATCH % RECORDS)
-        given = replica.compute_into(step, group.rank, data, 0, Leaf(pending, group.rank))
-        for number, array in enumerate(given.arrays, start=given.brought):
+        for number, array in enumerate(replica.compute(step, group.rank, data, 0).arrays):
             pending.add(group.rank, number, array)
         replica.apply(copies(replica.memory, pending.finish()), 2 * MICROBATCH, 0)
     found: bytes = replica.digest()
@@ -142,25 +127,13 @@ def test_contributions_are_tensors_and_what_is_kept_of_them_goes_to_the_host_and
         assert torch.equal(one, other) and one is not other
 
 
-@pytest.mark.parametrize("brings", [False, True], ids=["afterwards", "early"])
-def test_gradients_on_a_device_that_are_not_finite_are_told_by_name(job: Any, brings: bool) -> None:
+def test_gradients_on_a_device_that_are_not_finite_are_told_by_name(job: Any) -> None:
     spec = job("plain")
     replica = replica_of(spec)
     data = read(replica, spec)
     data.content.features[0, 0] = float("inf")
-
-    class Memory:
-        def leaf(self, number: int) -> Any:
-            return replica.memory.zeros(replica.lengths[number])
-
-        def add(self, number: int) -> None:
-            pass
-
     with pytest.raises(NotFiniteError, match=r"gradient|loss"):
-        if brings:
-            replica.compute_into(0, 0, data, 0, Memory())
-        else:
-            replica.compute(0, 0, data, 0)
+        replica.compute(0, 0, data, 0)
 
 
 def test_answers_that_a_device_has_still_to_make_are_settled_in_their_order() -> None:

@@ -22,11 +22,7 @@ from elasticdl_runtime.telemetry.logs import configure_logs
 
 
 class ProgressPipe:
-    """Tells steps through a descriptor until the cluster is ready, failed, or nobody listens.
-
-    Args:
-        fd: the descriptor.
-    """
+    """Tells steps through a descriptor until the cluster is ready, failed, or nobody listens."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

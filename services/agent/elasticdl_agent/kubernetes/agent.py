@@ -36,9 +36,6 @@ _log = structlog.get_logger(__name__)
 class KubernetesAgent:
     """Serves the Agent service for a cluster; an async context manager. Pods go on when it ends.
 
-    Args:
-        settings: of the agent.
-
     Attributes:
         address: where it is reached.
 

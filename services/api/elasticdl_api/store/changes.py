@@ -41,9 +41,6 @@ class ChangeStore:
     """Reads what changed. Every method may raise UnavailableError.
 
     ``namespace`` None sees all namespaces; reasons and events name no job of another namespace.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

@@ -76,11 +76,7 @@ class Delivery:
 
 
 class IntentStore:
-    """Launch intents and what the background tasks need to know of masters. Methods may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Launch intents and what the background tasks need to know of masters. Methods may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

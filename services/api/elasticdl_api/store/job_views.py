@@ -153,9 +153,6 @@ class ShownJobs:
     """Reads jobs to show them. Every method may raise UnavailableError.
 
     ``namespace`` None sees all namespaces; reasons and events name no job of another namespace.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

@@ -59,9 +59,6 @@ class JobStore:
 
     Every method may raise UnavailableError. ``namespace`` None sees all namespaces; an object of another
     namespace does not exist, and reasons and events name no job of another namespace.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

@@ -66,9 +66,6 @@ class MasterStore:
     """Jobs in Postgres, for the routes of masters.
 
     Every method may raise UnavailableError, and FencedError when the caller is not the job's master any more.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

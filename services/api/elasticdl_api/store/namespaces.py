@@ -20,9 +20,6 @@ class NamespaceStore:
     """Namespaces in Postgres. A user of one namespace sees that one only.
 
     Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

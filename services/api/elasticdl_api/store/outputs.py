@@ -106,11 +106,7 @@ _METRICS = Query(
 
 
 class OutputLists:
-    """Lists what a job made. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Lists what a job made. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -12,11 +12,7 @@ from elasticdl_runtime.database.engine import Database
 
 
 class PlaceStore:
-    """Reads what decides about paths. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Reads what decides about paths. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

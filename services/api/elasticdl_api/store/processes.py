@@ -200,11 +200,7 @@ _PAGE = _page_query()
 
 
 class ProcessLists:
-    """Lists the lives of a job's processes. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Lists the lives of a job's processes. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -65,11 +65,7 @@ class DecisionFilters:
 
 
 class SchedulingStore:
-    """Reads snapshots, the last pass and the decision log. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Reads snapshots, the last pass and the decision log. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

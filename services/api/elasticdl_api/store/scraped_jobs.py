@@ -97,11 +97,7 @@ _OLDEST = Query(
 
 
 class ScrapedJobs:
-    """Reads them. Every method may raise UnavailableError; ``namespace`` None sees all namespaces.
-
-    Args:
-        database: the pool.
-    """
+    """Reads them. Every method may raise UnavailableError; ``namespace`` None sees all namespaces."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

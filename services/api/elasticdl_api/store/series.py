@@ -193,11 +193,7 @@ _EVALUATIONS = Query(
 
 
 class SeriesStore:
-    """Reads series, and writes those of the cluster. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Reads series, and writes those of the cluster. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -19,11 +19,7 @@ MOST_SESSIONS = 50
 
 
 class SessionStore:
-    """Sessions in Postgres; only a hash of each secret is kept. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Sessions in Postgres; only a hash of each secret is kept. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

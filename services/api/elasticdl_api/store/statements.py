@@ -42,11 +42,7 @@ class StoredStatement:
 
 
 class StatementStore:
-    """Reads statements. Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
-    """
+    """Reads statements. Every method may raise UnavailableError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -65,9 +65,6 @@ class TokenStore:
     """Tokens in Postgres. An administrator of a namespace sees and makes those of that namespace only.
 
     Every method may raise UnavailableError.
-
-    Args:
-        database: the pool.
     """
 
     def __init__(self, database: Database) -> None:

@@ -61,11 +61,7 @@ class BodyLimits:
 
 
 class UnreadBodies:
-    """ASGI middleware that closes connections on which a body was left unread.
-
-    Args:
-        app: handles the requests.
-    """
+    """ASGI middleware that closes connections on which a body was left unread."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -34,11 +34,7 @@ PageToken = Annotated[
 
 
 class PageTokens:
-    """Makes and reads tokens.
-
-    Args:
-        secret: the cluster's.
-    """
+    """Makes and reads tokens."""
 
     def __init__(self, secret: str) -> None:
         self._key = hmac.new(secret.encode(), b"page tokens", hashlib.sha256).digest()

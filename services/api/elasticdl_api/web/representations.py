@@ -60,11 +60,7 @@ def _weight(header: str, *names: str) -> float:
 
 
 class RepresentationMiddleware:
-    """ASGI middleware that tags the answers to GET, compresses them, and leaves out those that the caller has.
-
-    Args:
-        app: handles the request.
-    """
+    """ASGI middleware that tags the answers to GET, compresses them, and leaves out those that the caller has."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -24,9 +24,6 @@ class RequestIdMiddleware:
     """ASGI middleware that names each request: as the caller does, or anew.
 
     A name that is not 1 to 128 plain characters is replaced: it goes into logs.
-
-    Args:
-        app: handles the request.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -194,9 +194,6 @@ def joined(shards: Sequence[Shard], records_per_task: int) -> Iterator[Shard]:
 class JobPlans:
     """The plans of one job: of its main work, and of its validation data.
 
-    Args:
-        spec: the job.
-
     Attributes:
         main: what the job is for.
         main_type: training, evaluation or prediction.

@@ -66,13 +66,7 @@ class _Average:
 
 @dataclass(frozen=True)
 class RestOfWork:
-    """The seconds that the rest takes.
-
-    Attributes:
-        expected: the best guess.
-        low: hardly less.
-        high: hardly more.
-    """
+    """The seconds that the rest takes."""
 
     expected: float
     low: float

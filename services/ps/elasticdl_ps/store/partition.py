@@ -45,9 +45,6 @@ class DenseInit:
 class Partition:
     """The parameters of one PS.
 
-    Args:
-        kernels: the kernels.
-
     Attributes:
         generation: random; drawn when the partition is made or restored.
         version: number of updates applied, counted on from a restored checkpoint's.

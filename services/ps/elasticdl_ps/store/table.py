@@ -31,11 +31,6 @@ class EmbeddingTable:
     A row lies in the arena as its value, then one slot of the optimizer after another. Every id that is read or
     updated gets a row, unless a policy says which do.
 
-    Args:
-        spec: the table.
-        optimizer: gives the slots.
-        kernels: the kernels.
-
     Attributes:
         steps: how many updates the table had: what its rows' slots are counted by.
 

@@ -87,12 +87,7 @@ class MemberEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """The adapter that carries a group's sums.
-
-    Attributes:
-        name: of the adapter.
-        reason: why, for people.
-    """
+    """The adapter that carries a group's sums."""
 
     name: str
     reason: str

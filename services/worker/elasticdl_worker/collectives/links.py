@@ -66,9 +66,6 @@ class _Outgoing:
 class Link:
     """One side of a connection. Only one thread may use it.
 
-    Args:
-        connection: connected and authenticated.
-
     Attributes:
         heard: when anything last came, by ``time.monotonic``.
         wrote: when anything was last written.

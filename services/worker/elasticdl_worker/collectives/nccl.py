@@ -76,9 +76,6 @@ def join_nccl(mesh: Mesh, store: MeshStore, device: torch.device) -> NcclGroup:
 class NcclGroup:
     """Torch's group, which ends by being aborted.
 
-    Args:
-        group: torch's.
-
     Attributes:
         group: torch's; None once it was closed.
     """

@@ -32,13 +32,7 @@ _COUNT = struct.Struct("<I")
 
 
 class MeshCollective:
-    """A group whose sums are carried by an adapter, and everything else by the mesh.
-
-    Args:
-        adapter: its name.
-        mesh: of the group.
-        carrier: of the sums.
-    """
+    """A group whose sums are carried by an adapter, and everything else by the mesh."""
 
     def __init__(self, adapter: str, mesh: Mesh, carrier: SumCarrier) -> None:
         self._adapter = adapter

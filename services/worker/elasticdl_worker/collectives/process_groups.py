@@ -1,4 +1,4 @@
-"""Process groups of torch's that nobody else sees: what sums by them have in common.
+"""Process groups of torch's that nobody else sees, and a store for them over the mesh.
 
 A group is made outside torch's global state, one for each generation, with a store over the mesh: no rank's store is
 lost with the rank. What members need besides sums goes over the mesh, which also notices deaths: when it fails, what
@@ -7,11 +7,8 @@ hangs in the group is ended from outside.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -20,12 +17,9 @@ import torch._C._distributed_c10d
 
 from elasticdl_worker.collectives.links import Kind
 from elasticdl_worker.collectives.mesh import Mesh
-from elasticdl_worker.collectives.port import CollectiveError, CollectiveTimeoutError, GroupAbortedError
-from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape
+from elasticdl_worker.collectives.port import CollectiveError
 
 dist: Any = torch._C._distributed_c10d
-_LOOK_S, _KNOWN_S = 0.01, 2.0
-"""So soon after the group the mesh knows what happened."""
 
 
 class ProcessGroup(Protocol):
@@ -130,136 +124,3 @@ class MeshStore(dist.Store):  # type: ignore[misc]
     def _wake(self, error: CollectiveError) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-class GroupSums:
-    """The sums of one group; its heirs say where leaves are and how they are added.
-
-    Args:
-        mesh: of the group.
-        group: torch's; None for a member that is alone.
-    """
-
-    def __init__(self, mesh: Mesh, group: ProcessGroup | None) -> None:
-        self._mesh = mesh
-        self._group = group
-        self._lock = threading.Lock()
-        self._shape: SumShape | None = None
-        self._memory: Any = None
-        self._last: GroupSum | None = None
-        mesh.listen(lambda error: None if group is None else group.cut())
-        mesh.at_end(self._close)
-
-    def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
-        """Begins a sum."""
-        memory = self._memory
-        if memory is None or shape != self._shape:
-            memory = self._memory = self._make_memory(shape)
-            self._shape = shape
-        with self._lock:
-            group = None if self._group is None else self._group.group
-            self._last = self._make_sum(group, memory, operation, shape, timeout_s)
-            return self._last
-
-    @abstractmethod
-    def _make_memory(self, shape: SumShape) -> Any:
-        """The memory for sums of a shape, kept for the next one of that shape."""
-
-    @abstractmethod
-    def _make_sum(self, group: Any, memory: Any, operation: int, shape: SumShape, timeout_s: float) -> GroupSum:
-        """A sum that begins."""
-
-    def _close(self) -> None:
-        with self._lock:
-            group, self._group = self._group, None
-            last, self._last = self._last, None
-            memory, self._memory = self._memory, None
-        # Outside the lock: what goes with the last reference waits for the group's threads.
-        if group is not None:
-            group.close(memory)
-        if last is not None:
-            last.let_go()
-
-
-class GroupSum(CarriedSum):
-    """A sum whose operations are issued in the order of the buckets, which is the same at all members.
-
-    Args:
-        mesh: of the group.
-        group: torch's; None for a member that is alone.
-        leaves: this member's.
-        operation: the number of the sum.
-        shape: what is summed.
-        timeout_s: how long others that live are waited for.
-    """
-
-    def __init__(
-        self, mesh: Mesh, group: Any, leaves: OwnLeaves, operation: int, shape: SumShape, timeout_s: float
-    ) -> None:
-        super().__init__(mesh, leaves, len(shape.lengths))
-        self._group, self._shape = group, shape
-        self._operation = operation
-        self._timeout_s = timeout_s
-        self._whole: set[int] = set()
-        self._issued = 0
-        self._works: list[Any] = []
-
-    def _bring(self, bucket: int) -> None:
-        self._whole.add(bucket)
-        while self._issued in self._whole:
-            empty = not self._shape.lengths[self._issued]
-            self._works.append(None if empty else self._explained_issue(self._issued))
-            self._issued += 1
-        if self._group is None:  # the group ended meanwhile
-            self._works = []
-
-    def _explained_issue(self, bucket: int) -> Any:
-        with self._explained():
-            return self._issue(bucket)
-
-    @abstractmethod
-    def _issue(self, bucket: int) -> Any:
-        """Begins to sum a bucket that has numbers; returns torch's work."""
-
-    def _allreduce(self, tensor: torch.Tensor) -> Any:
-        """Sums a tensor in place."""
-        options = dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=self._timeout_s)
-        return self._live().allreduce([tensor], options)
-
-    def let_go(self) -> None:
-        """Drops the group, which keeps its threads and sockets as long as anybody has it; on any thread."""
-        self._group = None
-        self._works = []
-
-    def _live(self) -> Any:
-        """The group, as long as it lives; raises what ended it."""
-        group = self._group
-        if group is None:
-            self._mesh.check()
-        return group
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Says what went wrong in the group as the mesh sees it, which may take a moment longer to notice."""
-        try:
-            yield
-        except (RuntimeError, ValueError, TimeoutError) as error:
-            slow = isinstance(error, TimeoutError) or "imed out" in str(error)
-            if not slow:
-                self._await_reason()
-            self._mesh.check()
-            if self._mesh.departed and not slow:
-                self._mesh.fail(GroupAbortedError(f"rank {self._mesh.departed[0]} has left the group"))
-            # The group does not say who kept it waiting; the beats do.
-            owing = self._mesh.behind(self._operation)
-            kind = CollectiveTimeoutError if slow else CollectiveError
-            self._mesh.fail(kind(f"a sum failed: {error}", suspects=owing))
-            self._mesh.check()
-
-    def _await_reason(self) -> None:
-        broken = threading.Event()
-        self._mesh.listen(lambda _: broken.set())
-        end = time.monotonic() + _KNOWN_S
-        while not broken.wait(_LOOK_S) and not self._mesh.departed and time.monotonic() < end:
-            pass

@@ -53,10 +53,6 @@ class LinkSecurity:
     def connect(self, connection: socket.socket, name: str) -> ssl.SSLSocket:
         """Speaks TLS on a connection that goes out.
 
-        Args:
-            connection: to the other member.
-            name: of its certificate.
-
         Raises:
             OSError: it does not, or is somebody else.
         """

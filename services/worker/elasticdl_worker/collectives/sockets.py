@@ -53,11 +53,7 @@ class _Memory:
 
 
 class SocketSums:
-    """The sums of one group.
-
-    Args:
-        mesh: of the group.
-    """
+    """The sums of one group."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh

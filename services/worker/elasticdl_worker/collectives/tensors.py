@@ -8,8 +8,11 @@ nothing that is computed later waits for one that hangs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,11 +22,18 @@ from elasticdl_core.job.fields import NCCL
 from elasticdl_worker.collectives.gloo import join_gloo
 from elasticdl_worker.collectives.mesh import Mesh
 from elasticdl_worker.collectives.nccl import find_cuda_device, join_nccl, name_of
-from elasticdl_worker.collectives.port import CollectiveError, Leaf
-from elasticdl_worker.collectives.process_groups import GroupSum, GroupSums, MeshStore, ProcessGroup
-from elasticdl_worker.collectives.sums import OwnLeaves, SumShape, check_leaf
+from elasticdl_worker.collectives.port import (
+    CollectiveError,
+    CollectiveTimeoutError,
+    GroupAbortedError,
+    Leaf,
+)
+from elasticdl_worker.collectives.process_groups import MeshStore, ProcessGroup, dist
+from elasticdl_worker.collectives.sums import CarriedSum, OwnLeaves, SumShape, check_leaf
 
 _SOONEST_S, _LATEST_S = 0.00005, 0.001
+_LOOK_S, _KNOWN_S = 0.01, 2.0
+"""So soon after the group the mesh knows what happened."""
 
 
 def form_tensors(mesh: Mesh, adapter: str, host: str, timeout_s: float) -> TensorSums:
@@ -111,7 +121,7 @@ def _await(work: Any, mesh: Mesh, until: float) -> None:
     work.wait()
 
 
-class TensorSums(GroupSums):
+class TensorSums:
     """The sums of one group, of leaves on a device.
 
     Args:
@@ -121,33 +131,80 @@ class TensorSums(GroupSums):
     """
 
     def __init__(self, mesh: Mesh, group: ProcessGroup | None, device: torch.device) -> None:
-        super().__init__(mesh, group)
-        self._device = device
+        self._mesh, self._group, self._device = mesh, group, device
+        self._lock = threading.Lock()
+        self._shape: SumShape | None = None
+        self._memory: list[torch.Tensor] | None = None
+        self._last: _TensorSum | None = None
+        mesh.listen(lambda error: None if group is None else group.cut())
+        mesh.at_end(self._close)
 
-    def _make_memory(self, shape: SumShape) -> list[torch.Tensor]:
+    def begin(self, operation: int, shape: SumShape, timeout_s: float) -> CarriedSum:
+        """Begins a sum; the memory is that of the sum before, if it had the same shape."""
         if not shape.fused:
             raise InvalidInputError(
                 "sums on devices are fused", fix="give no owners, or use an adapter of the host's memory"
             )
-        dtype = getattr(torch, shape.dtype)
-        return [torch.zeros(length, dtype=dtype, device=self._device) for length in shape.lengths]
+        memory = self._memory
+        if memory is None or shape != self._shape:
+            dtype = getattr(torch, shape.dtype)
+            memory = [torch.zeros(length, dtype=dtype, device=self._device) for length in shape.lengths]
+            self._memory, self._shape = memory, shape
+        with self._lock:
+            group = None if self._group is None else self._group.group
+            self._last = _TensorSum(self._mesh, group, memory, operation, shape, timeout_s)
+            return self._last
 
-    def _make_sum(
-        self, group: Any, memory: list[torch.Tensor], operation: int, shape: SumShape, timeout_s: float
-    ) -> _TensorSum:
-        return _TensorSum(self._mesh, group, memory, operation, shape, timeout_s)
+    def _close(self) -> None:
+        with self._lock:
+            group, self._group = self._group, None
+            last, self._last = self._last, None
+            memory, self._memory = self._memory, None
+        # Outside the lock: what goes with the last reference waits for the group's threads.
+        if group is not None:
+            group.close(memory)
+        if last is not None:
+            last.let_go()
 
 
-class _TensorSum(GroupSum):
+class _TensorSum(CarriedSum):
+    """A sum whose operations are issued in the order of the buckets, which is the same at all members."""
+
     def __init__(
-        self, mesh: Mesh, group: Any, memory: list[Any], operation: int, shape: SumShape, timeout_s: float
+        self,
+        mesh: Mesh,
+        group: Any,
+        memory: list[Any],
+        operation: int,
+        shape: SumShape,
+        timeout_s: float,
     ) -> None:
         leaves = OwnLeaves(shape, mesh.rank, [[home] for home in memory], {}, _write)
-        super().__init__(mesh, group, leaves, operation, shape, timeout_s)
-        self._memory = memory
+        super().__init__(mesh, leaves, len(shape.lengths))
+        self._group, self._memory, self._shape = group, memory, shape
+        self._operation, self._timeout_s = operation, timeout_s
+        self._whole: set[int] = set()
+        self._issued = 0
+        self._works: list[Any] = []
 
-    def _issue(self, bucket: int) -> Any:
-        return None if self._mesh.size == 1 else self._allreduce(self._memory[bucket])
+    def _bring(self, bucket: int) -> None:
+        self._whole.add(bucket)
+        while self._issued in self._whole:
+            alone = self._mesh.size == 1 or not self._shape.lengths[self._issued]
+            self._works.append(None if alone else self._issue(self._memory[self._issued]))
+            self._issued += 1
+        if self._group is None:  # the group ended meanwhile
+            self._works = []
+
+    def _issue(self, tensor: torch.Tensor) -> Any:
+        """Begins to sum a tensor in place; returns torch's work."""
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=self._timeout_s)
+        with self._explained():
+            group = self._group
+            if group is None:
+                self._mesh.check()
+            return group.allreduce([tensor], options)
 
     def _collect(self) -> list[Leaf]:
         self._mesh.brought = self._operation
@@ -161,6 +218,36 @@ class _TensorSum(GroupSum):
 
     def _protect(self, results: list[Leaf]) -> None:
         """No tensor is read-only: who writes to one spoils its own copy of the sum alone."""
+
+    def let_go(self) -> None:
+        """Drops the group, which keeps its threads and sockets as long as anybody has it; on any thread."""
+        self._group = None
+        self._works = []
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Says what went wrong in the group as the mesh sees it, which may take a moment longer to notice."""
+        try:
+            yield
+        except (RuntimeError, ValueError, TimeoutError) as error:
+            slow = isinstance(error, TimeoutError) or "imed out" in str(error)
+            if not slow:
+                self._await_reason()
+            self._mesh.check()
+            if self._mesh.departed and not slow:
+                self._mesh.fail(GroupAbortedError(f"rank {self._mesh.departed[0]} has left the group"))
+            # The group does not say who kept it waiting; the beats do.
+            owing = self._mesh.behind(self._operation)
+            kind = CollectiveTimeoutError if slow else CollectiveError
+            self._mesh.fail(kind(f"a sum failed: {error}", suspects=owing))
+            self._mesh.check()
+
+    def _await_reason(self) -> None:
+        broken = threading.Event()
+        self._mesh.listen(lambda _: broken.set())
+        end = time.monotonic() + _KNOWN_S
+        while not broken.wait(_LOOK_S) and not self._mesh.departed and time.monotonic() < end:
+            pass
 
 
 def _write(memory: Any, values: Any) -> None:

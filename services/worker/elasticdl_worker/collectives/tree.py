@@ -45,11 +45,7 @@ def split(first: int, end: int) -> int:
 
 
 def partial_sums_of(owners: Sequence[int]) -> tuple[PartialSum, ...]:
-    """The partial sums, from left to right.
-
-    Args:
-        owners: by microbatch.
-    """
+    """The partial sums, from left to right."""
     found: list[PartialSum] = []
 
     def visit(first: int, end: int) -> None:

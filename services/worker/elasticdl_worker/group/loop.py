@@ -51,8 +51,6 @@ from elasticdl_worker.group.replica import (
     Measure,
     MicrobatchData,
     Replica,
-    SendsGradientsEarly,
-    SentTooEarlyError,
     copied,
     take_all,
 )
@@ -122,22 +120,6 @@ class Membership:
     owner: str
     group_listener: GroupListener
     master_session: MasterSession
-
-
-@dataclass(frozen=True)
-class _PendingLeaf:
-    """One leaf of each bucket of a sum."""
-
-    pending: PendingSum
-    microbatch: int
-
-    def leaf(self, number: int) -> Flat:
-        """Memory of the leaf of a bucket."""
-        return self.pending.leaf(self.microbatch, number)
-
-    def add(self, number: int) -> None:
-        """Brings it."""
-        self.pending.add(self.microbatch, number)
 
 
 class _Refused(DataError):
@@ -232,7 +214,6 @@ class MemberLoop:
         running = member.enter(orders)
         self._master_session.enter(orders.generation, holds=member.holds_for(orders))
         self._ahead.begin(orders, rank)
-        collective: Collective | None = None
         try:
             adapter = self._replica.memory.adapter
             plan = GroupPlan(orders.generation, told.endpoints, told.secret, adapter=adapter)
@@ -261,10 +242,6 @@ class MemberLoop:
             suspects = list(member.suspects)
         except _Refused as error:
             self._master_session.refuse(error)
-        except SentTooEarlyError as error:
-            _log.warning("a step is computed again", generation=orders.generation, reason=str(error))
-            if collective is not None:
-                collective.abort(str(error))
         except CollectiveError as error:
             suspects = [other for other in error.suspects if other != rank]
             # Where nobody is suspected, somebody came or left, or the job has ended.
@@ -358,14 +335,13 @@ class MemberLoop:
                 taken = [(one.microbatch, self._ahead.take(step, one)) for one in some]
             reading += time.monotonic() - asked
             began = time.monotonic()
-            given = self._compute_some(step, rank, [one for one in taken if one[1].fed], pending)
+            given = self._compute_some(step, [one for one in taken if one[1].fed], pending)
             computing += time.monotonic() - began
             for number, data in taken:
                 arrays: Sequence[Flat] = ()
-                brought = 0
                 fed, skips = fed + data.fed, skips + data.skips
                 if (one := given.get(number)) is not None:
-                    arrays, brought = (one.arrays, one.brought) if one.rows else ((), 0)
+                    arrays = one.arrays if one.rows else ()
                     rows, skips = rows + one.rows, skips + one.skips
                     fed -= one.skips.count(SkipReason.FEED)  # only a script tells after it had them
                     loss += one.fraction
@@ -373,7 +349,7 @@ class MemberLoop:
                 if pending is None:
                     self._sums = arrays
                 else:
-                    self._bring(pending, rank if self._fuses else number, arrays, brought)
+                    self._bring(pending, rank if self._fuses else number, arrays)
             seconds += time.monotonic() - began
         if pending is not None and self._fuses and not passes:
             self._bring(pending, rank, ())
@@ -410,7 +386,7 @@ class MemberLoop:
         return max(1, min(self._replica.most_at_once(members), _AT_ONCE_BYTES // max(1, self._size)))
 
     def _compute_some(
-        self, step: Step, rank: int, microbatches: Sequence[tuple[int, MicrobatchData]], pending: PendingSum | None
+        self, step: Step, microbatches: Sequence[tuple[int, MicrobatchData]], pending: PendingSum | None
     ) -> dict[int, Contribution]:
         """The contributions of one microbatch, or of several that are computed at once, by number."""
         if not microbatches:
@@ -427,16 +403,13 @@ class MemberLoop:
                 if replica.about_to_compile:
                     self._session.progress.set_phase("compiling")
                 return {first: replica.update(version, first, data, epoch)}
-            if pending is not None and isinstance(replica, SendsGradientsEarly):
-                sink = _PendingLeaf(pending, rank if self._fuses else first)
-                return {first: replica.compute_into(version, first, data, epoch, sink)}
             return {first: replica.compute(version, first, data, epoch)}
 
-    def _bring(self, pending: PendingSum, leaf: int, arrays: Sequence[Flat], brought: int = 0) -> None:
-        """Brings a leaf of each bucket that was not brought: nothing is 0."""
-        for bucket in range(brought, len(self._replica.lengths)):
+    def _bring(self, pending: PendingSum, leaf: int, arrays: Sequence[Flat]) -> None:
+        """Brings a leaf of each bucket: nothing is 0."""
+        for bucket in range(len(self._replica.lengths)):
             if arrays:
-                pending.add(leaf, bucket, arrays[bucket - brought])
+                pending.add(leaf, bucket, arrays[bucket])
             else:
                 pending.leaf(leaf, bucket)[:] = 0.0
                 pending.add(leaf, bucket)

@@ -124,17 +124,15 @@ class Contribution:
 
     Attributes:
         rows: rows that the gradient is of: its weight in the step. 0 if the microbatch has no rows, or was left out.
-        arrays: what is summed over the microbatches and was not brought yet, each as long as ``Replica.lengths``
-            says: first the gradients, then how other variables change. Where the loss is a mean over the rows, the
-            gradient is multiplied by ``rows``, so that the sum divided by all rows is the gradient of the mean over
-            the whole step; so are changes of moving averages. A loss with a denominator of its own has that in place
-            of the rows, and adds it to the arrays. They may be read until the next call of ``compute``.
-            Empty if ``rows`` is 0.
+        arrays: what is summed over the microbatches, each as long as ``Replica.lengths`` says: first the gradients,
+            then how other variables change. Where the loss is a mean over the rows, the gradient is multiplied by
+            ``rows``, so that the sum divided by all rows is the gradient of the mean over the whole step; so are
+            changes of moving averages. A loss with a denominator of its own has that in place of the rows, and adds
+            it to the arrays. They may be read until the next call of ``compute``. Empty if ``rows`` is 0.
         loss: of the rows.
         skips: rows that came out of ``feed`` and were left out, because they are not finite and the job says skip; or
             records that a script's own loop made no step of, which count as not fed.
         measure: gives the training metrics of these rows, by name, or raises what they raise; None if there are none.
-        brought: how many of the arrays, the first ones, are with the sum already; ``arrays`` begins behind them.
         denominator: of the loss, in which it and the gradient count; 0 where losses add up to that of the step as
             they are. None is the rows.
     """
@@ -144,7 +142,6 @@ class Contribution:
     loss: float
     skips: Skips = field(default_factory=Skips)
     measure: Measure | None = None
-    brought: int = 0
     denominator: float | None = None
 
     @property
@@ -154,24 +151,6 @@ class Contribution:
             return LossFraction()
         denominator = float(self.rows) if self.denominator is None else self.denominator
         return LossFraction(self.loss * (denominator or 1.0), denominator)
-
-
-class LeafSink(Protocol):
-    """Takes the first arrays of a contribution one by one, while the rest of it is still computed."""
-
-    def leaf(self, number: int) -> Flat:
-        """Memory to write an array to, before ``add``."""
-
-    def add(self, number: int) -> None:
-        """Brings the array whose memory was written; it must not be written again.
-
-        Raises:
-            CollectiveError: the group is broken.
-        """
-
-
-class SentTooEarlyError(Exception):
-    """An array was brought, and changed after that: the step has to be computed again, by another generation."""
 
 
 @dataclass(frozen=True)
@@ -225,22 +204,6 @@ def copied(state: ReplicaState) -> ReplicaState:
         {name: np.array(value) for name, value in state.extra.items()},
         dict(state.steps),
     )
-
-
-@runtime_checkable
-class SendsGradientsEarly(Protocol):
-    """A replica that can bring gradients while the backward pass goes on."""
-
-    def compute_into(
-        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink
-    ) -> Contribution:
-        """Does what ``Replica.compute`` does, with the same bits, and may bring arrays to the sink meanwhile.
-
-        Raises:
-            SentTooEarlyError: one changed after it was brought. The next call brings such arrays at the end.
-            CollectiveError: the group is broken.
-            UserCodeError: as ``compute``.
-        """
 
 
 @runtime_checkable

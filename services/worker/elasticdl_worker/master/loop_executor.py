@@ -22,9 +22,6 @@ class LoopExecutor:
     A lighter ``asyncio.run_coroutine_threadsafe`` for what is done at every step: the task that runs the coroutine
     sets the result itself, which saves a second future and a turn of the loop. What has begun cannot be cancelled
     through its future.
-
-    Args:
-        loop: the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -34,13 +34,7 @@ OPTIMIZER = OptimizerSpec("script")
 
 
 class ScriptReplica:
-    """The state that the script trains, driven by the group.
-
-    Args:
-        spec: the job.
-        bridge: with the script.
-        records: of the job.
-    """
+    """The state that the script trains, driven by the group."""
 
     def __init__(self, spec: JobSpec, bridge: LoopBridge, records: ScriptRecords) -> None:
         self._spec = spec

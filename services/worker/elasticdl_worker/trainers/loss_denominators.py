@@ -279,12 +279,7 @@ def all_masked() -> NotFiniteError:
 
 
 def unmeasured(why: str, kind: type[UserCodeError] = UserCodeError) -> UserCodeError:
-    """Refuses a loss of which nobody can tell whether parts of an update add up.
-
-    Args:
-        why: that is so.
-        kind: of the error.
-    """
+    """Refuses a loss of which nobody can tell whether parts of an update add up."""
     return kind(
         f"{why}: whether the loss of an update is the mean of those of its parts (--microbatches, --grads_to_wait) "
         "cannot be told",

@@ -66,10 +66,6 @@ class _Pass:
 class TaskRecords:
     """The records of the present task: counts what the reader passed over, and explains what went wrong.
 
-    Args:
-        reader: reads the records.
-        module: the user's module.
-
     Attributes:
         shard: the present one; None before the first.
     """

@@ -24,12 +24,7 @@ def records_per_update(spec: JobFields) -> int:
 
 
 def updates_per_epoch(spec: JobFields, tasks: Iterable[Shard]) -> int:
-    """Updates that a pass over the records makes: the last one of a task has what is left of it.
-
-    Args:
-        spec: the job.
-        tasks: of one epoch.
-    """
+    """Updates that a pass over the records makes: the last one of a task has what is left of it."""
     push = spec.minibatch_size * (1 if spec.by_group else max(1, spec.get_model_steps))
     pushes = sum(-(-task.records // push) for task in tasks)
     return pushes if spec.by_group else -(-pushes // max(1, spec.grads_to_wait))

@@ -226,14 +226,6 @@ class Whole(Checkpointed):
         return Net.forward(self, self.inner(x))
 
 
-class Twice(Checkpointed):
-    """Checkpoints that enter the backward pass again, twice with the same layers: gradients are added to twice."""
-
-    def forward(self, x):
-        x = checkpoint(self.inner, x.requires_grad_(), use_reentrant=True)
-        return Net.forward(self, checkpoint(self.inner, x, use_reentrant=True))
-
-
 class Roots(Net):
     """A gradient that is not finite where the loss is."""
 
@@ -242,7 +234,7 @@ class Roots(Net):
 
 
 MODELS = {kind.__name__: kind for kind in [Net, *Net.__subclasses__()]} | {
-    kind.__name__: kind for kind in (Whole, Twice, ExpandsAnother)
+    kind.__name__: kind for kind in (Whole, ExpandsAnother)
 }
 
 

@@ -24,9 +24,6 @@ class KerasMasks(Generic[R]):
 
     Keras notes as an attribute of a tensor which of its steps are padding; its losses and metrics count the others
     alone. A compiled function returns tensors that are new, and have none.
-
-    Args:
-        function: to be compiled.
     """
 
     def __init__(self, function: Callable[..., R]) -> None:

@@ -110,13 +110,7 @@ class MeasuredWork:
 
 @dataclass
 class CurveWork:
-    """A given amount of work with a speed-up curve by worker count alone.
-
-    Attributes:
-        name: of the curve.
-        rates: records/s by worker count.
-        records: work left.
-    """
+    """A given amount of work with a speed-up curve by worker count alone."""
 
     name: str
     rates: Mapping[int, float]

@@ -21,11 +21,7 @@ from elasticdl_worker.trainers.tensorflow.types import Tensor
 
 
 class InitialRows:
-    """Makes first rows of one table; ``elasticdl_runtime.initializers.initial_values`` says which.
-
-    Args:
-        spec: the table.
-    """
+    """Makes first rows of one table; ``elasticdl_runtime.initializers.initial_values`` says which."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._made = make_initializer(spec)

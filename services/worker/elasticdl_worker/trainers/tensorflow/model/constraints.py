@@ -27,10 +27,6 @@ _WRITES = ("assign", "assign_add", "assign_sub", "scatter_update", "scatter_add"
 def constraint_of(name: str, variable: KerasVariable) -> ConstraintSpec | None:
     """The constraint of a trained variable in the words of the parameter servers.
 
-    Args:
-        name: the variable's name.
-        variable: the Keras variable.
-
     Raises:
         UserCodeError: it is none of Keras' own that they know.
     """

@@ -16,11 +16,7 @@ from elasticdl_worker.trainers.tensorflow.types import GraphDef, Tensor, Variabl
 
 
 class SeededDraws:
-    """The random generators of a model.
-
-    Args:
-        generators: their variables.
-    """
+    """The random generators of a model."""
 
     def __init__(self, generators: Sequence[Variable]) -> None:
         self._generators = list(generators)

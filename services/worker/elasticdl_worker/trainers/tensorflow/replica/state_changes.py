@@ -32,9 +32,6 @@ class StateChanges:
         names: of the variables that a minibatch may change.
         microbatches: of an update.
 
-    Attributes:
-        length: of the flat array.
-
     Raises:
         UserCodeError: a variable that moves by differences has infinite numbers, or there is no rule for one.
     """

@@ -26,11 +26,7 @@ _ATTEMPTS = 24
 
 
 class TorchInitialRows:
-    """Makes first rows of one table.
-
-    Args:
-        spec: the table.
-    """
+    """Makes first rows of one table."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._made = make_initializer(spec)

@@ -50,27 +50,17 @@ class TorchBuckets:
         self._device = device
         self._staged = None if device == leaves else [torch.zeros(length, device=device) for length in self.lengths]
 
-    @property
-    def parameters(self) -> Sequence[Sequence[nn.Parameter]]:
-        """The parameters of each bucket."""
-        return [[self._parameters[name] for name in names] for names in self._names]
-
     def pack(self, weight: float) -> tuple[list[torch.Tensor], torch.Tensor]:
         """The gradients of the parameters, times a weight, and which have one; all there until the next call.
 
         A parameter without a gradient counts as 0 in the sum.
         """
-        marks = [self.pack_one(bucket, weight, flat) for bucket, flat in enumerate(self._flat)]
-        return self._flat, torch.tensor([mark for each in marks for mark in each])
-
-    def pack_one(self, bucket: int, weight: float, flat: torch.Tensor) -> list[float]:
-        """Writes one bucket to some memory where leaves are; returns which of its parameters have a gradient."""
+        packed = self._flat if self._staged is None else self._staged
+        marks = [self._pack(bucket, weight, flat) for bucket, flat in enumerate(packed)]
         if self._staged is not None:
-            staged = self._staged[bucket]
-            marks = self._pack(bucket, weight, staged)
-            flat.copy_(staged)
-            return marks
-        return self._pack(bucket, weight, flat)
+            for flat, staged in zip(self._flat, self._staged, strict=True):
+                flat.copy_(staged)
+        return self._flat, torch.tensor([mark for each in marks for mark in each])
 
     def _pack(self, bucket: int, weight: float, flat: torch.Tensor) -> list[float]:
         names, marks = self._names[bucket], []
@@ -101,17 +91,10 @@ class TorchBuckets:
             finite: of each bucket.
         """
         bad = [bucket for bucket, good in enumerate(finite) if not good]
-        return self._find_not_finite_in(bad[0], self._flat[bad[0]]) if bad else ""
-
-    def find_not_finite_gradients(self, bucket: int, weight: float) -> str:
-        """Names of the present gradients of a bucket that are not finite, times a weight; of all in it if none is."""
-        flat = torch.zeros(self.lengths[bucket], device=self._device)
-        self._pack(bucket, weight, flat)
-        return self._find_not_finite_in(bucket, flat) or ", ".join(self._names[bucket])
-
-    def _find_not_finite_in(self, bucket: int, flat: torch.Tensor) -> str:
-        names = self._names[bucket]
-        parts = zip(names, self._split(names, flat), strict=True)
+        if not bad:
+            return ""
+        names = self._names[bad[0]]
+        parts = zip(names, self._split(names, self._flat[bad[0]]), strict=True)
         return ", ".join(name for name, part in parts if not bool(torch.isfinite(part).all()))
 
     def _split(self, names: Sequence[str], flat: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -20,7 +20,6 @@ from elasticdl_worker.group.replica import (
     HOST_MEMORY,
     Contribution,
     Flat,
-    LeafSink,
     Measure,
     Memory,
     MicrobatchData,
@@ -31,7 +30,7 @@ from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
 from elasticdl_worker.trainers.loss_denominators import CLOSE, CLOSE_OF_HALF, all_masked, on_first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch, Tensors
-from elasticdl_worker.trainers.not_finite import NanPolicy, describe_bad_gradient
+from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.replica_rules import (
     bits_of,
     check_same_model,
@@ -56,7 +55,6 @@ from elasticdl_worker.trainers.torch.model.state_rules import changing_state, le
 from elasticdl_worker.trainers.torch.model.trials import find_generators
 from elasticdl_worker.trainers.torch.nested import leaves, map_tensors
 from elasticdl_worker.trainers.torch.replica.buckets import TorchBuckets
-from elasticdl_worker.trainers.torch.replica.in_backward import BackwardBuckets
 from elasticdl_worker.trainers.torch.replica.memory import as_flat, choose_memory
 from elasticdl_worker.trainers.torch.replica.randomness import SharedRandomness
 from elasticdl_worker.trainers.torch.replica.slots import TorchSlots
@@ -139,7 +137,6 @@ class TorchReplica:
         if spec.microbatches_per_step > 1:
             close = CLOSE_OF_HALF if options.autocast else CLOSE
             self._denominators = self._measured(close)
-        self._in_backward = BackwardBuckets(self._buckets)
 
     @property
     def memory(self) -> Memory:
@@ -176,26 +173,11 @@ class TorchReplica:
 
     def compute(self, step: int, microbatch: int, data: MicrobatchData, epoch: int) -> Contribution:
         """Runs the model forward and backward on one microbatch, at the present parameters."""
-        return self._compute(step, microbatch, data, epoch, None)
-
-    def compute_into(
-        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink
-    ) -> Contribution:
-        """The same, bringing gradients while the backward pass goes on.
-
-        A job that skips what is not finite brings them afterwards: what was brought could not be left out any more.
-        """
-        return self._compute(step, microbatch, data, epoch, None if self._nan.skips else sink)
-
-    def _compute(
-        self, step: int, microbatch: int, data: MicrobatchData, epoch: int, sink: LeafSink | None
-    ) -> Contribution:
         batch, rows = data.content, data.fed
         forward = self._forward_of(batch.features)
         self._forget_gradients()
         self._state.begin()
         self._own_changes.begin()
-        self._in_backward.begin(sink)
         try:
             with (
                 self._randomness.seeded(step_seed(step, microbatch, self._seed)),
@@ -206,7 +188,6 @@ class TorchReplica:
                     before_loss = denominators.keeping(batch.labels, batch.features)
                 loss, predictions = forward.train(batch.features, batch.labels, None, before_loss)
                 weight = float(rows) if denominators is None else denominators.of(rows, float(loss.detach()))
-                self._in_backward.weight = weight
                 if weight:  # else all rows are masked, and the loss of the update goes by other parts
                     run_backward(loss)
             self._own_changes.check(loss)
@@ -214,21 +195,19 @@ class TorchReplica:
             void = not weight and not math.isfinite(value)
             if not weight and not (void and self._nan.skips):
                 value = 0.0
-            tensors, brought, bad = self._gathered(rows, weight, microbatch, sink, void=void)
+            tensors = self._gathered(rows, weight, microbatch, void=void)
         finally:
             self._state.undo()
             self._forget_gradients()
         finite = settle_flags([finite_flag(one) for one in tensors])
-        what = describe_bad_parts(value, finite, len(self._buckets.lengths) - brought, self._buckets)
-        if bad and not what:
-            what = describe_bad_gradient(bad, value)
+        what = describe_bad_parts(value, finite, len(self._buckets.lengths), self._buckets)
         if what:
             return Contribution(0, (), value, self._nan.handle(what, batch.where, rows, self.version))
         self._nan.reset()
         measure = None if self._metrics is None else self._measure(self._metrics, batch, predictions, rows, epoch)
         arrays = [one.numpy() if self._memory is HOST_MEMORY else as_flat(one) for one in tensors]
         adds = self._denominators is not None and self._denominators.adds
-        return Contribution(rows, arrays, value, Skips(), measure, brought, 0.0 if adds else weight)
+        return Contribution(rows, arrays, value, Skips(), measure, 0.0 if adds else weight)
 
     def _measure(self, metrics: Metrics, batch: Minibatch, predictions: Tensors, rows: int, epoch: int) -> Measure:
         detached = map_tensors(torch.Tensor.detach, predictions)
@@ -238,19 +217,11 @@ class TorchReplica:
         for one in self._parameters:
             one.grad = None
 
-    def _gathered(
-        self, rows: int, weight: float, microbatch: int, sink: LeafSink | None, *, void: bool
-    ) -> tuple[list[torch.Tensor], int, str]:
-        """The tensors of a contribution that were not brought, how many were, and names of bad gradients in those."""
-        buckets: list[torch.Tensor] = []
-        bad = ""
-        if sink is None:
-            buckets, marks = self._buckets.pack(weight)
-        else:
-            marks, bad = self._in_backward.finish()
+    def _gathered(self, rows: int, weight: float, microbatch: int, *, void: bool) -> list[torch.Tensor]:
+        """The tensors of a contribution."""
+        buckets, marks = self._buckets.pack(weight)
         first = torch.cat([marks, torch.tensor([weight, float(void)])])
-        tensors = [*buckets, torch.cat([first.to(self._leaves), self._state.take(rows, microbatch)])]
-        return tensors, 0 if sink is None else len(self._buckets.lengths), bad
+        return [*buckets, torch.cat([first.to(self._leaves), self._state.take(rows, microbatch)])]
 
     def apply(self, sums: Sequence[Flat], rows: int, epoch: int) -> None:
         """Makes one update by the loss of all rows."""

@@ -34,9 +34,6 @@ class TorchStateChanges:
         leaves: where sums are made of what is taken.
         microbatches: of an update.
 
-    Attributes:
-        length: of the flat array.
-
     Raises:
         UserCodeError: a tensor that moves by differences has infinite numbers, or there is no rule for one.
     """

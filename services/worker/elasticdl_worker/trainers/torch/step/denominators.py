@@ -121,12 +121,7 @@ class TorchDenominators:
         return found
 
     def keeping(self, labels: Tensors, features: Tensors) -> Callable[[Tensors, Tensors], None] | None:
-        """Keeps labels and features of a part where these show the denominator; else what to tell the outputs.
-
-        Args:
-            labels: of the part.
-            features: of the part.
-        """
+        """Keeps labels and features of a part where these show the denominator; else what to tell the outputs."""
         if self._copy is None:
             return self.keep
         self.keep(*place((labels, features), self._copy.device))
@@ -141,10 +136,6 @@ class TorchDenominators:
 
     def of(self, rows: int, loss: float) -> float:
         """Measures the denominator of the part that was kept, in rows; 1 if the loss is a sum.
-
-        Args:
-            rows: of the part.
-            loss: of the part alone.
 
         Raises:
             UserCodeError: the loss of the whole cannot be made of those of the parts.
