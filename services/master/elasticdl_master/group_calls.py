@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elasticdl_core.group.member import ReplicaMetadata
 from elasticdl_core.task import LeaseToken, TaskId
 from elasticdl_master.pending_requests import DispatchedTask
 from elasticdl_master.state.accounts import RecordAccount
@@ -51,7 +52,7 @@ class Share:
     bytes: int
     sha256: str
     model: str
-    book: Mapping[str, Any]
+    metadata: ReplicaMetadata | None
     trouble: str = ""
 
 

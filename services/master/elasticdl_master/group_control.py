@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from elasticdl_core.checkpoint_manifest import Manifest, ManifestFile
 from elasticdl_core.errors import ConflictError, DataError, UnavailableError
+from elasticdl_core.group.member import ReplicaMetadata
 from elasticdl_core.ports.launcher import ProcessId, ProcessState, ProcessStatus, Role
 from elasticdl_core.task import TaskId, lease_order
 from elasticdl_master.group_calls import Share
@@ -220,28 +220,20 @@ class GroupControl:
         files: list[ManifestFile] = [
             {"name": share.name, "size": share.bytes, "sha256": share.sha256, "ps": share.rank} for share in shares
         ]
-        book = shares[0].book
-        try:
-            ended = self._ended_in(book)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ConflictError(
-                f"a member's book cannot be read: {error!r}", fix="use this version's worker"
-            ) from None
-        return SavedParts(shares[0].version, files, shares[0].model, ended)
+        metadata = shares[0].metadata
+        if metadata is None:
+            raise ConflictError("a member wrote no metadata of its model", fix="use this version's worker")
+        return SavedParts(shares[0].version, files, shares[0].model, self._ended_in(metadata))
 
-    def _ended_in(self, book: Mapping[str, Any]) -> list[TaskId]:
-        """The tasks, and fronts of tasks, that are in the model of a book beside those that were done before."""
-        course = book["course"]
-        last = lease_order(course["last"])
-        open_tokens = {entry[0]: TaskId.parse(entry[1]) for entry in course["entries"]}
+    def _ended_in(self, metadata: ReplicaMetadata) -> list[TaskId]:
+        """The tasks, and fronts of tasks, that are in a model beside those that were done before."""
+        course, last = metadata.course, lease_order(metadata.course.last)
+        unfinished = {entry.token for entry in course.entries}
         known = {token: task for token, task in self._group_service.noted[0].items() if lease_order(token) <= last}
-        known.update({end[0]: TaskId.parse(end[1]).front_until(int(end[2])) for end in book["ended"]})
-        ended = [task for token, task in known.items() if token not in open_tokens]
-        if course["entries"]:
-            first = TaskId.parse(course["entries"][0][1])
-            if course["position"] > first.start:
-                ended.append(first.front_until(course["position"]))
-        return [task for task in ended if task.records]
+        known |= {end.token: end.task.front_until(end.position) for end in metadata.ended.values()}
+        ended = [task for token, task in known.items() if token not in unfinished]
+        front = metadata.front()
+        return [task for task in (*ended, *([front] if front else ())) if task.records]
 
     async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         incarnation = self._incarnation

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from elasticdl_core.errors import ConflictError, InvalidInputError, UnavailableError
+from elasticdl_core.group.member import ReplicaMetadata
 from elasticdl_core.ports.launcher import INSPECTOR, Role
 from elasticdl_core.shard import Shard
 from elasticdl_core.shuffling import BlockReading, Reading
@@ -360,10 +361,6 @@ def _ended(told: pb.TaskEnd) -> EndedTask:
 
 
 def _share(told: pb.CheckpointShare) -> Share:
-    try:
-        book = json.loads(told.book) if told.book else {}
-    except ValueError:
-        raise InvalidInputError("the book of a checkpoint is no JSON", fix="use this version's worker") from None
     return Share(
         order=told.order,
         rank=told.rank,
@@ -373,7 +370,7 @@ def _share(told: pb.CheckpointShare) -> Share:
         bytes=told.bytes,
         sha256=told.sha256,
         model=told.model,
-        book=book,
+        metadata=ReplicaMetadata.parse(told.book) if told.book else None,
         trouble=told.trouble[:_MAX_TEXT],
     )
 

@@ -13,6 +13,8 @@ import pytest
 
 from elasticdl_core.checkpoint_manifest import Manifest
 from elasticdl_core.errors import ConflictError, UnavailableError
+from elasticdl_core.group.member import ReplicaMetadata
+from elasticdl_core.group.steps import StepSchedule
 from elasticdl_core.job import JobSpec
 from elasticdl_core.model import DenseSpec, OptimizerSpec, UpdateMode
 from elasticdl_core.ports.launcher import Role
@@ -47,10 +49,10 @@ class Member(OneMember):
         while True:
             service, shares = self.group_service, list[Share]()
             if service.save is not None:
-                book = {"course": {"last": "", "entries": [], "position": 0}, "ended": []}
+                metadata = ReplicaMetadata(StepSchedule(1, 1))
                 path = Path(service.save["directory"]) / "share"
                 path.write_bytes(b"model")
-                shares.append(Share(service.save["order"], 0, 1, self.version, path.name, 5, "", "{}", book))
+                shares.append(Share(service.save["order"], 0, 1, self.version, path.name, 5, "", "{}", metadata))
             tally = Tallied({}) if service.tally_wanted else None
             report = GroupReport(self.version, 0, 1, "", 0, pinned=service.pin, tally=tally)
             call = MemberCall(

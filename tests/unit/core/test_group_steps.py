@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from elasticdl_core.errors import SpecError
+from elasticdl_core.errors import InvalidInputError, SpecError
 from elasticdl_core.group.member import (
     Compute,
     Consult,
@@ -308,3 +309,24 @@ def test_who_differs_from_most_or_from_the_oldest_holds_the_model_no_more(
                 result = [{"lead": lead}] * len(names)
     assert member.suspects == out
     assert member.holds is (rank not in out)
+
+
+def test_the_metadata_of_a_model_are_read_as_they_were_written() -> None:
+    metadata = ReplicaMetadata(StepSchedule(1, 8))
+    metadata.course.add([_entry(1, 8, 16), _entry(2, 0, 8)])
+    assert metadata.front() is None
+    metadata.course.position = 12
+    found = ReplicaMetadata.parse(json.dumps(metadata.to_json()))
+    assert found.to_json() == metadata.to_json()
+    assert found.front() == TaskId(TaskType.TRAINING, 0, 1, 8, 12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"course": 3}, {"course": {"entries": [1]}}, {"ended": [["1.2.a"]]}, {"tally": [[1]]}, {"account": 1}, None],
+    ids=str,
+)
+def test_metadata_that_cannot_be_read_are_refused(change: Any) -> None:
+    text = json.dumps(change and ReplicaMetadata(StepSchedule(1, 8)).to_json() | change)
+    with pytest.raises(InvalidInputError, match="metadata"):
+        ReplicaMetadata.parse(text)

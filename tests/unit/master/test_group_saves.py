@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from elasticdl_core.errors import ConflictError, DataError
+from elasticdl_core.group.member import ReplicaMetadata, TaskEnd
+from elasticdl_core.group.steps import HeldTask, StepSchedule
 from elasticdl_core.task import TaskId
 from elasticdl_master.group_calls import EndedTask, MemberCall, Share
 from elasticdl_master.group_control import GroupControl
@@ -77,15 +79,13 @@ class SavingMember(OneMember):
         assert self.group_service.save is not None
         last = str(self.held[-1].token) if self.held else self.last
         start = self.held[0].task.start if self.held else 0
-        book = {
-            "course": {
-                "last": last,
-                "entries": [[str(one.token), str(one.task)] for one in self.held],
-                "position": start if self.position < 0 else self.position,
-            },
-            "ended": [[str(one.token), str(one.task), one.position] for one in self.ended],
-        }
-        share = Share(self.group_service.save["order"], 0, 1, self.version, "share", 0, "", "{}", book, trouble)
+        metadata = ReplicaMetadata(StepSchedule(1, 1))
+        metadata.course.add([HeldTask(str(one.token), one.task) for one in self.held])
+        metadata.course.last = last
+        metadata.course.position = start if self.position < 0 else self.position
+        ends = [TaskEnd(str(one.token), one.task, one.position, {}, self.version) for one in self.ended]
+        metadata.ended = {end.token: end for end in ends}
+        share = Share(self.group_service.save["order"], 0, 1, self.version, "share", 0, "", "{}", metadata, trouble)
         truth = list(self.trained)
         call = MemberCall(OWNER, b"here", 0, self.generation, holds=True, leaving=False, shares=[share])
         finish(self.group_service.meet(call))

@@ -27,7 +27,7 @@ def share(name: str = NAME, size: int = len(CONTENT), content: bytes = CONTENT) 
         bytes=size,
         sha256=hashlib.sha256(content).hexdigest(),
         model="",
-        book={},
+        metadata=None,
     )
 
 

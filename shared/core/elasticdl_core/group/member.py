@@ -18,11 +18,13 @@ when it has applied them all; if the generation ends before, it is a newcomer in
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.group.rendezvous import Orders
 from elasticdl_core.group.steps import HeldTask, Step, StepSchedule, deal
 from elasticdl_core.skips import Skips
@@ -214,6 +216,22 @@ class ReplicaMetadata:
             "ended": [end.to_json() for end in self.ended.values()],
         }
 
+    @classmethod
+    def parse(cls, text: str) -> ReplicaMetadata:
+        """Reads ``to_json`` of a member as text, for somebody who makes no steps.
+
+        Raises:
+            InvalidInputError: it is no such text.
+        """
+        read = cls(StepSchedule(1, 1))
+        try:
+            read.adopt(json.loads(text))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(
+                f"the metadata of a checkpoint cannot be read: {error!r}", fix="use this version's worker"
+            ) from None
+        return read
+
     def adopt(self, data: Mapping[str, Any]) -> None:
         """Takes over what another member's ``to_json`` wrote."""
         self.course.adopt(data["course"])
@@ -221,6 +239,13 @@ class ReplicaMetadata:
         self.tally = Counter({(int(epoch), int(index)): int(rows) for epoch, index, rows in data["tally"]})
         self.account = dict(data["account"])
         self.ended = {end.token: end for end in (TaskEnd.from_json(one) for one in data["ended"])}
+
+    def front(self) -> TaskId | None:
+        """The part of the first task that is in the model; None if no task was begun."""
+        if not self.course.entries:
+            return None
+        task = self.course.entries[0].task
+        return task.front_until(self.course.position) if self.course.position > task.start else None
 
     def count(self, step: Step, told: Sequence[Mapping[str, Any]], rows: int) -> None:
         """A step counts."""
