@@ -101,3 +101,29 @@ def test_somebody_trains_evaluates_and_predicts_by_sql_alone(
     expect(page.get_by_text("There is no result.")).to_be_visible()
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     assert seen.findings() == []
+
+
+def test_a_model_is_found_and_the_search_is_stopped_from_the_page(
+    visit: Callable[..., Visit], fresh: RecordedCluster, client: httpx.Client, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE visits (age REAL, city TEXT, paid TEXT)")
+        rows = [(20.5 + i % 60, ["oslo", "rome"][i % 2], "ny"[i % 3 > 0]) for i in range(200)]
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
+    seen = visit(fresh, path="/#/sql")
+    page = seen.page
+    page.get_by_role("button", name="Find a model").click()
+    page.get_by_label("Statement", exact=True).fill("SELECT * FROM visits LABEL paid INTO pays")
+    page.get_by_role("button", name="Show the plan").click()
+    page.get_by_text("Models that are tried").click()
+    expect(page.get_by_text("TO TRAIN LinearClassifier").first).to_be_visible()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_text("Models are being compared: round 1 of 3, by auc")).to_be_visible()
+    table = page.get_by_role("table", name="Result of TRAIN pays")
+    expect(table.get_by_role("row")).to_have_count(9)
+    assert seen.findings() == []
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    expect(page.get_by_text("Cancelled", exact=True)).to_be_visible()
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    assert seen.findings() == []

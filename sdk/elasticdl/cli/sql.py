@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from elasticdl.cli.formats import OutputFormat
-from elasticdl.cli.output import EXIT_OK, print_table, write_line
-from elasticdl_core.errors import InvalidInputError
+from elasticdl.cli.output import EXIT_INTERRUPTED, EXIT_OK, print_table, write_line
+from elasticdl_core.errors import ElasticDLError, InvalidInputError
 from elasticdl_core.json_numbers import from_json
 from elasticdl_runtime import durable
 
 if TYPE_CHECKING:
+    from elasticdl.client import Client
     from elasticdl.sql.grammar import Statement
 
 _EPILOG = """Examples:
@@ -87,6 +88,10 @@ def sql(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Write both into a folder; run nothing.")
     ] = None,
+    cancel: Annotated[
+        str,
+        typer.Option("--cancel", metavar="ID", help="Stop a search for a model on the cluster.", show_default=False),
+    ] = "",
 ) -> None:
     """Train, evaluate, explain or predict by statements: SELECT ... TO TRAIN model ... LABEL column INTO name."""
     from elasticdl.extras import require
@@ -94,6 +99,15 @@ def sql(
     require("`elasticdl sql`", "sql")
     from elasticdl.sql.grammar import split_statements
 
+    if cancel:
+        if statement or file is not None:
+            raise InvalidInputError("--cancel stops a search, and takes no statement", fix="leave one of them out")
+        from elasticdl.cli.connection import connect
+
+        with connect() as client:
+            client.cancel_search(cancel)
+        write_line(f"{cancel} is being stopped")
+        return
     if bool(statement) == (file is not None):
         raise InvalidInputError("give a statement, or --file with some", fix="leave one of them out")
     if file is not None and not file.is_file():
@@ -138,7 +152,10 @@ def _run_there(statement: Statement, source: str, dry_run: bool) -> StatementEnd
         told = client.sql(statement.text, source=source, dry_run=dry_run)
         if statement.verb == "SHOW":
             write_line(told["statement"])
-        if dry_run or statement.verb == "SHOW":
+        if told.get("search") is not None:
+            if not _follow_search(client, told, dry_run):
+                return StatementEnd(EXIT_OK if dry_run else EXIT_INTERRUPTED)
+        elif dry_run or statement.verb == "SHOW":
             write_line(json.dumps(told["spec"], indent=2))
             write_line(told["module"] if dry_run else "")
             return StatementEnd(EXIT_OK)
@@ -157,6 +174,43 @@ def _run_there(statement: Statement, source: str, dry_run: bool) -> StatementEnd
         durable.write(path, as_csv([tuple(one[name] for name in FIELDS) for one in found]))
         write_line(f"written to {path}")
     return StatementEnd(code, found)
+
+
+def _follow_search(client: Client, told: Mapping[str, Any], dry_run: bool) -> bool:
+    """Shows what a search tries until it has found a model; whether it has.
+
+    Raises:
+        ElasticDLError: it has found none.
+    """
+    from elasticdl.cli.sql_trials import beginning
+
+    search, job_id = told["search"], told["job_id"]
+    print_table(("COLUMN", "HOLDS", "FEATURES"), search["features"], empty="")
+    if dry_run:
+        for text in search["statements"]:
+            write_line(f"\n{text};")
+        return False
+    sizes = {"trained": search["trained_rows"], "held": search["held_rows"]}
+    write_line(beginning(sizes, search["minibatch_size"], search["metric"]))
+    write_line(f"models are compared by jobs with the label search={job_id}")
+    try:
+        while search["state"] not in ("DONE", "FAILED", "CANCELLED"):
+            found = client.watch_search(job_id, seen=search["round"])
+            write_line(f"after round {search['round']}:")
+            search = found["search"]
+            rows = [["" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+                    for row in found["rows"]]  # fmt: skip
+            print_table([name.upper() for name in found["columns"]], rows, empty="")
+    except KeyboardInterrupt:
+        write_line(f"\ndetached; the search goes on\n  stop it:  elasticdl sql --cancel {job_id}", to=sys.stderr)
+        return False
+    if search["state"] != "DONE":
+        error = search["error"] or {
+            "message": f"the search {job_id} was cancelled",
+            "fix": "send the statement again",
+        }
+        raise ElasticDLError(error["message"], fix=error["fix"])
+    return True
 
 
 def parse_all(texts: Sequence[str], dry_run: bool, save: Path | None) -> list[Statement]:

@@ -124,10 +124,6 @@ def model_of(statement: Statement) -> str:
 
 
 def _training(statement: Statement, source: str, rows: Path) -> PlannedStatement:
-    if not statement.subject:
-        raise refusal(statement.text, statement.offset, "no model is named",
-                      f"write TO TRAIN with one of {', '.join(MODELS)}; `elasticdl sql` compares some of them where "
-                      "--source is the address of the database")  # fmt: skip
     if statement.subject not in MODELS:
         raise refusal(statement.text, statement.offset, f"there is no model {statement.subject}",
                       suggest(statement.subject, list(MODELS)))  # fmt: skip

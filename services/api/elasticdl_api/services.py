@@ -37,6 +37,7 @@ from elasticdl_api.store.processes import ProcessLists
 from elasticdl_api.store.retention import RetentionStore
 from elasticdl_api.store.scheduling import SchedulingStore
 from elasticdl_api.store.scraped_jobs import ScrapedJobs
+from elasticdl_api.store.searches import SearchStore
 from elasticdl_api.store.series import SeriesStore
 from elasticdl_api.store.sessions import SessionStore
 from elasticdl_api.store.statements import StatementStore
@@ -88,6 +89,7 @@ class Services:
         self.sessions = SessionStore(self.database)
         self.namespaces = NamespaceStore(self.database)
         self.statements = StatementStore(self.database)
+        self.searches = SearchStore(self.database)
         self.planner = StatementPlanner()
         self.job_views = ShownJobs(self.database)
         self.outputs = OutputLists(self.database)

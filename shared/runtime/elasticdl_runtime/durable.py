@@ -81,6 +81,19 @@ def place_new(written: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
+def link(synced: Path, target: Path) -> None:
+    """Gives a file that is on the disk already one more name, unless that is taken.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        os.link(synced, target)
+    except FileExistsError:
+        return
+    sync_folder(target.parent)
+
+
 def swap(written: Path, target: Path) -> None:
     """As ``place``, but replaces whatever is there, also a folder: that is moved aside first, and removed after."""
     sync_tree(written)

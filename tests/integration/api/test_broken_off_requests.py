@@ -6,6 +6,7 @@ Some awaits of each route by commit, all of them in ``./dev slow``.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import json
 import re
@@ -21,7 +22,11 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
+from elasticdl.sql.choices import ScoreOrder
+from elasticdl.sql.search import SearchPlan
+from elasticdl_api.store.searches import StoredSearch
 from elasticdl_api.web.session_cookies import COOKIE, CSRF_HEADER
+from elasticdl_core.job.searches import SearchState
 from elasticdl_core.ports.launcher import ProcessId, ProcessSpec, ProcessState, Role
 from elasticdl_runtime.bundles import digest_of
 from elasticdl_runtime.database import tables as t
@@ -107,6 +112,17 @@ async def _statement(api: Api, name: str) -> Asked:
     }
     headers = {"Authorization": f"Bearer {ADMIN}", "Idempotency-Key": name}
     return Asked("/sql", name, asked, headers, frozenset({200}))
+
+
+@request("POST /sql/{job_id}/cancel")
+async def _stop_search(api: Api, name: str) -> Asked:
+    fields: dict[str, Any] = {one.name: [] for one in dataclasses.fields(SearchPlan)}
+    sizes = dict.fromkeys(("trained", "held", "whole"), 9)
+    plan = SearchPlan(**fields | {"order": ScoreOrder("auc", 1), "minibatch_size": 9, "sizes": sizes, "parts": {}})
+    about = {"job_id": name, "namespace": "default", "owner": "admin", "model": "m", "source": "shop", "text": "x"}
+    search = StoredSearch(**about, restricted=False, state=SearchState.COMPARING, plan=plan, bundle="")
+    await api.services.searches.begin(search.user, search, key=None, body_hash="")
+    return Asked(f"/sql/{name}/cancel", name)
 
 
 @request("PATCH /jobs/{job_id}")

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from elasticdl_api.background.searches import SearchRounds
 from elasticdl_runtime.bundles import digest_hex
 from elasticdl_runtime.database import tables as t
 from tests import rotation
@@ -37,6 +38,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE buyers (age INTEGER, city TEXT, paid TEXT)")
         connection.executemany("INSERT INTO buyers VALUES (?, ?, ?)", ROWS)
+        connection.execute("CREATE TABLE visits AS SELECT * FROM buyers WHERE 0")
+        many = [(20.5 + i % 60, ["oslo", "rome", "lima"][i % 7 % 3], "ny"[i % 3 > 0]) for i in range(400)]
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", many)
     return path
 
 
@@ -179,6 +183,117 @@ async def test_a_model_is_evaluated_explained_and_predicts_and_results_are_table
     result = await team.result(predicted)
     assert (result["columns"], result["more"]) == (["paid", "age", "city"], False)
     assert result["rows"][:2] == [["y", "20", "oslo"], ["n", "21", "rome"]]
+
+
+SEARCH = "SELECT * FROM visits LABEL paid INTO Pays_2"
+
+
+async def end_trials(team: Team, scores: Mapping[str, float | None]) -> list[str]:
+    """What the masters of a search's trials do: each reaches what is said of its model, or fails; their ids."""
+    ended = []
+    for job in (await team.api.http.get("/jobs", headers=team.headers, params={"state": "QUEUED"})).json()["jobs"]:
+        spec = (await team.api.job(job["id"]))["spec"]
+        module = spec["model_def"].removesuffix(".forward")
+        if module not in scores:
+            continue
+        ended.append(job["id"])
+        await team.api.admit(job["id"])
+        master = team.api.master(job["id"])
+        await master.lease()
+        assert (await master.post("/state", to="RUNNING", reason="runs")).status_code == 200
+        if (score := scores[module]) is None:
+            failed = await master.post("/state", to="FAILED", reason="it ran away", error={"message": "it ran away"})
+            assert failed.status_code == 200, failed.text
+            continue
+        told = {"number": 0, "model_version": 4, "training_epoch": 2, "metrics": {"auc": score, "loss": 1.0}}
+        assert (await master.post("/evaluations", **told)).status_code in (200, 201, 204)
+        directory = str(team.api.services.settings.data_dir.resolve() / "jobs" / job["id"] / "checkpoints" / "4")
+        manifest = {"directory": directory, "created_at": 1.0, "version": 4}
+        async with team.api.services.database.transaction() as connection:
+            await connection.execute(t.checkpoints.insert().values(job_id=job["id"], version=4, manifest=manifest))
+        assert (await master.post("/state", to="SUCCEEDED", reason="over")).status_code == 200
+    return ended
+
+
+async def test_a_model_is_found_by_trials_and_replicas_that_die_in_between_cost_nothing(team: Team) -> None:
+    shown = (await team.send(SEARCH, dry_run=True)).json()
+    assert shown["job_id"] is None and len(shown["search"]["statements"]) == 8 and not team.folders()
+    answer = await team.send(SEARCH, key="once")
+    assert answer.status_code == 201, answer.text
+    told = answer.json()
+    search_id = told["job_id"]
+    assert answer.headers["location"] == f"/v1/sql/{search_id}"
+    assert (told["rows"], told["columns"], told["classes"]) == (400, ["age", "city", "paid"], ["n", "y"])
+    again = await team.send(SEARCH, key="once")
+    assert (again.status_code, again.json()["job_id"]) == (200, search_id)
+    assert (await team.send(SEARCH.replace("visits", "buyers"), key="once")).status_code == 409
+
+    async def go_on() -> dict[str, Any]:
+        """Takes the steps of two replicas, of which none knows what the other did."""
+        await asyncio.gather(*(SearchRounds(team.api.services).step() for _ in range(2)))
+        await SearchRounds(team.api.services).step()
+        return await team.result(search_id)
+
+    found = await go_on()
+    assert (found["state"], found["search"]["state"], found["search"]["round"]) == ("RUNNING", "COMPARING", 1)
+    jobs = (await team.api.http.get("/jobs", headers=team.headers, params={"label": f"search={search_id}"})).json()[
+        "jobs"
+    ]
+    assert {job["id"] for job in jobs} == {ids[0] for ids in found["search"]["jobs"]} and len(jobs) == 8
+    spec = (await team.api.job(jobs[0]["id"]))["spec"]
+    assert (spec["priority"], spec["export_formats"]) == (-1000, "")
+    trained, held = Path(spec["training_data"]), Path(spec["validation_data"])
+    assert trained.parent.parent.name == jobs[0]["id"] and trained.read_text() and held.read_text()
+    early = await team.send("SELECT * FROM visits TO EVALUATE Pays_2 LABEL paid")
+    assert (early.status_code, search_id in early.text) == (409, True)
+
+    scores = {f"trial_{at}": 0.5 + at / 50 for at in range(8)}
+    assert len(await end_trials(team, {**scores, "trial_7": None, "trial_6": 0.99})) == 8
+    found = await go_on()
+    assert [len(ids) for ids in found["search"]["jobs"]] == [1, 1, 1, 1, 2, 2, 2, 1]
+    second = await end_trials(team, {**scores, "trial_6": 0.98})
+    spec = (await team.api.job(second[0]))["spec"]
+    assert len(second) == 3 and "/checkpoints/4" in spec["checkpoint_dir_for_init"]
+    found = await go_on()
+    assert (found["state"], found["search"]["state"]) == ("QUEUED", "DONE")
+    assert found["columns"] == ["model", "with", "features", "epochs", "auc", "ended"] and len(found["rows"]) == 8
+    assert found["rows"][0][0] == "DCNClassifier" and found["rows"][0][-1] == "the best one"
+    assert "it ran away" in found["rows"][-1][-1]
+    spec = (await team.api.job(search_id))["spec"]
+    assert (spec["priority"], spec["model_def"], len(Path(spec["training_data"]).read_text().splitlines())) == (
+        0, "model.forward", 400,
+    )  # fmt: skip
+    kept = await team.send("SHOW TRAIN Pays_2", source="")
+    assert kept.status_code == 409  # it is being trained
+    await team.finish(search_id)
+
+
+async def test_a_search_is_cancelled_with_its_trials_and_one_without_a_model_says_why(team: Team) -> None:
+    rounds = SearchRounds(team.api.services)
+    first = (await team.send(SEARCH)).json()["job_id"]
+    await rounds.step()
+    for _ in range(2):
+        answer = await team.api.http.post(f"/sql/{first}/cancel", headers=team.headers)
+        assert (answer.status_code, answer.json()["state"]) == (202, "CANCELLING"), answer.text
+    await rounds.step()
+    await rounds.step()
+    assert (await team.result(first))["state"] == "CANCELLED" and first not in team.folders()
+    assert (await team.api.http.get("/jobs", params={"state": "QUEUED"})).json()["jobs"] == []
+    over = await team.api.http.post(f"/sql/{first}/cancel", headers=team.headers)
+    assert (over.status_code, "is over" in over.text) == (409, True)
+
+    second = (await team.send(SEARCH)).json()["job_id"]
+    await rounds.step()
+    await end_trials(team, {f"trial_{at}": None for at in range(8)})
+    await rounds.step()
+    await rounds.step()
+    found = await team.result(second)
+    assert found["state"] == "FAILED" and "it ran away" in found["search"]["error"]["fix"]
+    gone = await team.send("SELECT * FROM visits TO EVALUATE Pays_2 LABEL paid")
+    assert gone.status_code == 404
+    strange = await team.api.token("team-b")
+    for method, path in (("GET", f"/sql/{second}"), ("POST", f"/sql/{second}/cancel")):
+        assert (await team.api.http.request(method, path, headers=strange)).status_code == 404
 
 
 BAD: list[tuple[str, str, int, str]] = [

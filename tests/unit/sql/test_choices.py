@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticdl.cli.sql_trials import TrialOutcome, _Search
+from elasticdl.cli.sql_trials import search
 from elasticdl.sql.choices import (
     ScoreOrder,
     Trial,
@@ -23,6 +27,7 @@ from elasticdl.sql.choices import (
 )
 from elasticdl.sql.grammar import Statement, parse_statement
 from elasticdl.sql.plans import plan_training
+from elasticdl.sql.search import SearchPlan, TrialOutcome, plan_search
 from elasticdl.sql.source import Column, SelectedRows
 from elasticdl_core.errors import ElasticDLError
 
@@ -184,31 +189,47 @@ class Trainer:
         return found
 
 
-def test_the_better_half_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, c=lambda at: at / 3, d=lambda at: at % 7, y=lambda at: "ny"[at % 2])
-    chosen = choose_columns(statement(), rows)
-    trials = trials_for(statement(), rows, chosen)[:5]
+@pytest.fixture
+def planned(tmp_path: Path) -> SearchPlan:
+    """A search over the rows of a small table."""
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection, connection:
+        connection.execute("CREATE TABLE t (c REAL, d INTEGER, y TEXT)")
+        connection.executemany(
+            "INSERT INTO t VALUES (?, ?, ?)", [(at / 3, at % 7, "ny"[at % 2]) for at in range(ROWS)]
+        )
+    (tmp_path / "rows").mkdir()
+    return plan_search(statement(), f"sqlite:///{tmp_path}/t.db", tmp_path / "rows")
+
+
+def test_a_plan_can_be_told_as_json_and_has_its_rows_in_three_files(planned: SearchPlan, tmp_path: Path) -> None:
+    there = {one.name: one.read_text().splitlines() for one in (tmp_path / "rows").iterdir()}
+    whole, trained, held = (there.pop(planned.parts[name]) for name in ("whole", "trained", "held"))
+    assert not there and sorted(whole) == sorted(trained + held)
+    assert planned.sizes == {"whole": ROWS, "trained": len(trained), "held": len(held)}
+    assert (planned.columns, planned.classes, planned.epochs) == (["c", "d", "y"], ["n", "y"], [8, 8, 16])
+    assert SearchPlan.of(json.loads(json.dumps(dataclasses.asdict(planned)))) == planned
+
+
+def test_the_better_half_goes_on_from_its_checkpoints(planned: SearchPlan, tmp_path: Path) -> None:
+    trials = planned.trials = planned.trials[:5]
     scores = dict(zip(map(str, trials), [(0.7, 0.7, 0), (0.9, 0.95, 0.94), (None,), (0.8, 0.2), (0.6,)], strict=True))
     trainer = Trainer(scores)
-    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), tmp_path)
-    best = search.halve(trials, trainer)
-    assert best is trials[1] and best.scores == [0.9, 0.95] and search.epochs_of(best) == 16
+    text = search(planned, tmp_path / "rows", trainer)
+    best = trials[1]
+    assert (
+        best.scores == [0.9, 0.95] and "TO TRAIN LinearClassifier\nWITH learning_rate = 0.01, num_epochs = 16" in text
+    )
     assert [len(one) for one in trainer.rounds] == [5, 2]
     half = "round 1: 2 of 4 went on"
     assert [one.ended for one in trials] == [half, "the best one", "it ran away", "round 2: 1 of 2 went on", half]
     first, second = (one[str(best)] for one in trainer.rounds)
     assert second["checkpoint_dir_for_init"] == first["checkpoint_dir"] != second["checkpoint_dir"]
-    assert (first["num_epochs"], second["num_epochs"]) == (8, 8)
-    assert len(Path(first["training_data"]).read_text().splitlines()) + len(
-        Path(first["validation_data"]).read_text().splitlines()
-    ) == ROWS  # fmt: skip
+    assert (first["num_epochs"], second["num_epochs"], first["export_formats"]) == (8, 8, "")
+    assert Path(first["training_data"]).name == planned.parts["trained"]
+    assert Path(first["validation_data"]).name == planned.parts["held"]
 
 
-def test_a_search_without_a_model_says_why(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, c=lambda at: at / 3, d=lambda at: at % 7, y=lambda at: "ny"[at % 2])
-    chosen = choose_columns(statement(), rows)
-    trials = trials_for(statement(), rows, chosen)[:2]
-    search = _Search(statement(), rows, chosen, sizes_of(statement(), ROWS), tmp_path)
+def test_a_search_without_a_model_says_why(planned: SearchPlan, tmp_path: Path) -> None:
     with pytest.raises(ElasticDLError, match="no model could be trained") as caught:
-        search.halve(trials, Trainer({"": (None,)}))
+        search(planned, tmp_path / "rows", Trainer({"": (None,)}))
     assert "it ran away" in caught.value.fix

@@ -78,6 +78,7 @@ class Housekeeping:
                 lambda: store.remove_audit(settings.keep_audit_days),
             ),
             "tokens": (settings.keep_tokens_days, lambda: store.remove_tokens(settings.keep_tokens_days)),
+            "searches": (settings.keep_jobs_days, lambda: store.remove_searches(settings.keep_jobs_days)),
             "losses": (settings.keep_losses, lambda: store.thin_losses(settings.keep_losses)),
             "sessions": (1, store.remove_sessions),
             "idempotency keys": (KEYS_DAYS, lambda: store.remove_keys(KEYS_DAYS)),

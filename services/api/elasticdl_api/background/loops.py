@@ -16,6 +16,7 @@ from elasticdl_api.background.known_files import is_new
 from elasticdl_api.background.leftovers import LeftoverCleanup
 from elasticdl_api.background.loop_watch import LoopWatch
 from elasticdl_api.background.relay import Relay
+from elasticdl_api.background.searches import SearchRounds
 from elasticdl_api.background.watchdog import Watchdog
 from elasticdl_api.services import Services
 from elasticdl_api.store.wakeups import wait
@@ -85,7 +86,7 @@ class BackgroundStep:
 
 @asynccontextmanager
 async def background(services: Services) -> AsyncIterator[None]:
-    """Relay, watchdogs, cleanup of left-over processes, housekeeping, and wake-ups, until the block ends."""
+    """Relay, watchdogs, cleanup of left-over processes, searches, housekeeping, wake-ups, until the block ends."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(services.wakeups.run(), name="wakeups")]
         tasks.append(group.create_task(LoopWatch().run(), name="loop watch"))
@@ -105,6 +106,7 @@ async def background(services: Services) -> AsyncIterator[None]:
                 BackgroundStep("relay", Relay(services.intents, services.launcher, services.reaches).step),
                 BackgroundStep("watchdog", Watchdog(services.intents, services.launcher).step),
                 BackgroundStep("leftovers", leftovers.step),
+                BackgroundStep("searches", SearchRounds(services).step),
             )
             tasks += [group.create_task(_repeat(services, step), name=step.name) for step in steps]
         try:

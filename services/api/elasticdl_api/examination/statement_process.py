@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from elasticdl.sql.databases import SourceUnreachableError
 from elasticdl.sql.grammar import Statement, parse_statement
 from elasticdl.sql.plans import StatementModel, job_name, model_of, plan_statement
+from elasticdl.sql.search import SearchPlan, plan_search
 from elasticdl_core.errors import DataError, ElasticDLError, InvalidInputError, SpecError, StatementError
 
 MEMORY_BYTES = 2 << 30
@@ -41,7 +42,14 @@ def main() -> None:
         model = statement.subject if statement.verb == "SHOW" else model_of(statement)
         name = model or statement.into
         target = statement.subject.rpartition(".")[2] if statement.verb == "PREDICT" else statement.into
-        told = {"verb": statement.verb, "model": name, "uses": bool(model), "target": target}
+        searches = statement.verb == "TRAIN" and not statement.subject
+        told = {
+            "verb": statement.verb,
+            "model": name,
+            "uses": bool(model),
+            "target": target,
+            "searches": searches,
+        }
         _say({**told, "job_name": job_name(name)})
         line = sys.stdin.readline()
         if line:
@@ -63,20 +71,32 @@ def _plan(statement: Statement, *, source: str, rows: str, room: int | None, mod
         os.environ["PGPASSWORD"] = unquote(parts.password)
         source = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@", 1)).geturl()
     trained = None if model is None else StatementModel(**model)
+    search: SearchPlan | None = None
     try:
-        planned = plan_statement(statement, source, Path(rows), trained)
+        if statement.verb == "TRAIN" and not statement.subject:
+            search = plan_search(statement, source, Path(rows))
+        else:
+            planned = plan_statement(statement, source, Path(rows), trained)
     except SourceUnreachableError as error:
         return {"unreachable": _shortened(error.message)}
     except OSError as error:
         if error.errno not in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
             raise
         raise DataError(f"there is no room for the rows ({most >> 20} MiB are left)", fix="select fewer") from None
-    if len(planned.module.encode()) > MODULE_BYTES:
+    if search is not None:
+        for module in search.modules:
+            _check_size(module)
+        return dataclasses.asdict(search)
+    _check_size(planned.module)
+    return {**dataclasses.asdict(planned) | {"snapshot": planned.snapshot.path.name}, "rows": planned.snapshot.rows}
+
+
+def _check_size(module: str) -> None:
+    if len(module.encode()) > MODULE_BYTES:
         raise InvalidInputError(
             f"the model's module would have over {MODULE_BYTES >> 20} MiB: values of columns stand in it",
             fix="write HASH(column, 10000) for columns of long texts",
         )
-    return {**dataclasses.asdict(planned) | {"snapshot": planned.snapshot.path.name}, "rows": planned.snapshot.rows}
 
 
 def _described(error: ElasticDLError) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Planning:
         uses: whether it uses it.
         job_name: the name of its job.
         target: the name of what comes out: a model, the column that is predicted, an explanation.
+        searches: whether it names no model, so that some are compared.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, parsed: Mapping[str, Any]) -> None:
@@ -50,6 +51,7 @@ class Planning:
         self.uses = bool(parsed["uses"])
         self.job_name = str(parsed["job_name"])
         self.target = str(parsed["target"])
+        self.searches = bool(parsed["searches"])
 
     async def plan(
         self, source: str, address: str, rows: Path, *, room: int | None, model: Mapping[str, Any] | None
@@ -64,7 +66,8 @@ class Planning:
             model: name, columns and classes of the model that is used.
 
         Returns:
-            The fields of ``PlannedStatement``; of the rows the name of their file, and how many they are.
+            The fields of ``PlannedStatement``; of the rows the name of their file, and how many they are. Those of
+            ``SearchPlan`` where it names no model.
 
         Raises:
             InvalidInputError: the statement is refused, or its rows are.

@@ -14,8 +14,9 @@ from elasticdl.sql.explanations import FIELDS, importances
 from elasticdl_api.files import access as files
 from elasticdl_api.files.artifacts import ArtifactOpener
 from elasticdl_api.services import Services
-from elasticdl_api.statements.submission import ROWS
+from elasticdl_api.statements.trial_jobs import ROWS, trial_rows
 from elasticdl_api.store.records import JobRecord
+from elasticdl_api.store.searches import StoredSearch
 from elasticdl_api.store.statements import StoredStatement
 from elasticdl_api.web.streamed import opened_file
 from elasticdl_core.json_numbers import from_json
@@ -54,6 +55,11 @@ async def read_result(api: Services, job: JobRecord, kept: StoredStatement) -> d
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, more: bool = False) -> dict[str, Any]:
     return {"columns": columns, "rows": rows[:MOST_ROWS], "more": more or len(rows) > MOST_ROWS}
+
+
+def search_result(search: StoredSearch) -> dict[str, Any]:
+    """The models that a search has tried, as a table."""
+    return _table(*trial_rows(search))
 
 
 async def _predictions(api: Services, job: JobRecord, kept: StoredStatement) -> dict[str, Any]:

@@ -131,6 +131,12 @@ class JobStore:
         async with self._database.reading() as connection:
             return await _get(connection, job_id, namespace)
 
+    async def list_some(self, job_ids: Sequence[str], *, namespace: str) -> list[JobRecord]:
+        """The jobs among some ids that a namespace has."""
+        query = select(t.jobs).where(t.jobs.c.id == t.any_of(job_ids), t.jobs.c.namespace == namespace)
+        async with self._database.reading() as connection:
+            return await visible_jobs(connection, (await connection.execute(query)).mappings().all(), namespace)
+
     async def change_settings(
         self, job_id: str, *, user: Identity, changes: Mapping[str, Any], if_match: str | None
     ) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, t
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from elasticdl_api.store.checkpoint_users import is_begun_with
+from elasticdl_api.store.searches import is_open_search
 from elasticdl_api.store.turns import count_turn, take_turn
 from elasticdl_core.job.life import TERMINAL_STATES
 from elasticdl_runtime.database import tables as t
@@ -60,6 +61,13 @@ class RetentionStore:
         log = t.audit_log.c
         old = select(log.id).where(log.at < _before(days)).order_by(log.at).limit(self._batch)
         return await self._remove(delete(t.audit_log).where(log.id.in_(old)))
+
+    async def remove_searches(self, days: float) -> int:
+        """Removes searches that are over and so old, and whose job is not there; returns how many."""
+        searches = t.searches.c
+        there = exists().where(t.jobs.c.id == searches.job_id)
+        old = select(searches.job_id).where(searches.at < _before(days), ~is_open_search(), ~there)
+        return await self._remove(delete(t.searches).where(searches.job_id.in_(old.limit(self._batch))))
 
     async def remove_tokens(self, days: float) -> int:
         """Removes tokens that ended so long ago; returns how many."""
@@ -120,8 +128,10 @@ class RetentionStore:
             return frozenset((await connection.execute(query)).scalars())
 
     async def list_jobs(self, job_ids: Sequence[str]) -> frozenset[str]:
-        """The jobs among some that exist."""
-        query = select(t.jobs.c.id).where(t.jobs.c.id == t.any_of(job_ids))
+        """The jobs among some that exist, or that a search will make."""
+        jobs, searches = t.jobs.c.id, t.searches.c.job_id
+        found = select(jobs).where(jobs == t.any_of(job_ids))
+        query = found.union(select(searches).where(searches == t.any_of(job_ids), is_open_search()))
         async with self._database.transaction() as connection:
             return frozenset((await connection.execute(query)).scalars())
 

@@ -98,15 +98,23 @@ class StatementStore:
                     f"the model {name} is being trained by job {found.job_id} ({found.state})",
                     fix="wait until that is over, or cancel it",
                 )
-            checkpoints = select(t.checkpoints.c.version, t.checkpoints.c.manifest).where(
-                t.checkpoints.c.job_id == found.job_id
-            )
-            manifests = [{**one.manifest, "version": one.version} for one in await connection.execute(checkpoints)]
-        if not manifests:
+            checkpoint = await _last_checkpoint(connection, found.job_id)
+        if checkpoint is None:
             raise ConflictError(
                 f"job {found.job_id}, which trained {name}, has no checkpoint", fix=f"train {name} again"
             )
-        return found, str(max(manifests, key=newness)["directory"])
+        return found, checkpoint
+
+    async def find_checkpoint(self, job_id: str) -> str | None:
+        """The folder of the last checkpoint of a job."""
+        async with self._database.reading() as connection:
+            return await _last_checkpoint(connection, job_id)
+
+
+async def _last_checkpoint(connection: AsyncConnection, job_id: str) -> str | None:
+    checkpoints = select(t.checkpoints.c.version, t.checkpoints.c.manifest).where(t.checkpoints.c.job_id == job_id)
+    manifests = [{**one.manifest, "version": one.version} for one in await connection.execute(checkpoints)]
+    return str(max(manifests, key=newness)["directory"]) if manifests else None
 
 
 async def keep_statement(connection: AsyncConnection, job_id: str, namespace: str, kept: Mapping[str, Any]) -> None:

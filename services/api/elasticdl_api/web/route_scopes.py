@@ -57,6 +57,7 @@ RULES: Mapping[str, RouteRule] = {
     "GET /jobs/{job_id}/explain": _READ,
     "POST /sql": _SUBMIT,
     "GET /sql/{job_id}": _READ,
+    "POST /sql/{job_id}/cancel": _SUBMIT,
     "GET /bundles/{digest}": _READ,
     "PUT /bundles/{digest}": _SUBMIT,
     "GET /scheduler/plan": _READ,

@@ -193,6 +193,24 @@ statements = Table(
     Index("statements_model", "namespace", "model", "at"),
 )
 
+searches = Table(
+    "searches",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("restricted", Boolean, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("plan", JSONB, nullable=False),
+    Column("progress", JSONB, nullable=False),
+    Column("error", JSONB),
+    _at("at"),
+    Index("searches_model", "namespace", "model"),
+)
+
 done_marks = Table(
     "done_marks",
     metadata,

@@ -11,11 +11,14 @@ import { Empty, Loaded } from "../ui/states.js";
 import { Table } from "../ui/table.js";
 import { randomKey } from "./submit/values.js";
 
+const POLL_MS = 2000;
 const OVER = ["SUCCEEDED", "SUCCEEDED_WITH_SKIPS", "FAILED", "CANCELLED"];
+const STEPS = { COMPARING: "Models are being compared", CHOSEN: "The best model is known", STOPPING: "The comparison is being stopped" };
 const FORMS = [
   ["Train", "SELECT * FROM table\nTO TRAIN DNNClassifier\nLABEL column\nINTO model"],
   ["Evaluate", "SELECT * FROM table\nTO EVALUATE model\nLABEL column"],
   ["Explain", "SELECT * FROM table\nTO EXPLAIN model"],
+  ["Find a model", "SELECT * FROM table\nLABEL column\nINTO model"],
   ["Predict", "SELECT * FROM table\nTO PREDICT table.column\nUSING model"],
 ];
 
@@ -70,7 +73,7 @@ function Statement({ home, job }) {
         ${!namespace.loading && sources.length === 0 && html`<${Empty} title="No database has a name here yet">An administrator gives your namespace one: Admin, Namespaces.<//>`}
         <${Field} id="source" label="Database"><select id="source" value=${chosen} onChange=${(event) => setSource(event.target.value)}>
           ${sources.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select><//>
-        <${Field} id="statement" label="Statement" hint="SELECT ... TO TRAIN, EVALUATE, EXPLAIN or PREDICT, or SHOW TRAIN." problem=${problem && said(problem)}>
+        <${Field} id="statement" label="Statement" hint="SELECT ... TO TRAIN, EVALUATE, EXPLAIN or PREDICT, SHOW TRAIN, or SELECT ... LABEL column INTO model, which finds one." problem=${problem && said(problem)}>
           <textarea id="statement" ref=${area} class="statement" rows="9" spellcheck=${false} value=${text} aria-invalid=${Boolean(problem)}
             aria-describedby="statement-hint${problem ? " statement-problem" : ""}" onInput=${(event) => setText(event.target.value)}></textarea><//>
         <div class="row"><${Button} kind="primary" busy=${busy === "run"} disabled=${running || !text.trim()} onClick=${() => ask(false)}>Run<//>
@@ -101,12 +104,46 @@ function Plan({ plan }) {
   return html`<${Panel} title="Plan" note=${facts.join(" · ")}><div class="stack">
     ${plan.classes.length > 0 && html`<p>Classes: ${plan.classes.slice(0, 20).join(", ")}${plan.classes.length > 20 ? ` and ${plan.classes.length - 20} more` : ""}</p>`}
     ${plan.verb === "SHOW" && html`<pre class="sent" tabindex="0">${plan.statement}</pre>`}
-    <details><summary>The job</summary><pre class="sent" tabindex="0">${JSON.stringify(plan.spec, null, 2)}</pre></details>
-    <details><summary>The model's module</summary><pre class="sent" tabindex="0">${plan.module}</pre></details>
+    ${plan.search ? html`<${Tried} search=${plan.search} />` : html`<${PlannedJob} plan=${plan} />`}
   </div><//>`;
 }
 
+const PlannedJob = ({ plan }) => html`<details><summary>The job</summary><pre class="sent" tabindex="0">${JSON.stringify(plan.spec, null, 2)}</pre></details>
+    <details><summary>The model's module</summary><pre class="sent" tabindex="0">${plan.module}</pre></details>`;
+
+/** What a search looks at and tries. */
+function Tried({ search }) {
+  const columns = ["column", "holds", "features"].map((key, at) => ({ key, label: key, cell: (row) => row[at] }));
+  return html`<details><summary>Features of the columns</summary><${Table} caption="Features of the columns" columns=${columns} rows=${search.features} id=${(row) => row[0]} /></details>
+    <details><summary>Models that are tried</summary>${search.statements.map((one, at) => html`<pre key=${at} class="sent" tabindex="0">${one}</pre>`)}</details>`;
+}
+
 function Result({ job, of }) {
+  const search = of.data && of.data.search;
+  if (!of.data) return html`<${Panel} title="Result"><${Loaded} of=${of} what="the result">${() => null}<//><//>`;
+  return search && search.state !== "DONE" ? html`<${Search} job=${job} of=${of} />` : html`<${JobResult} job=${job} of=${of} />`;
+}
+
+/** A search for a model, until its job is made or it ends without one. */
+function Search({ job, of }) {
+  const [problem, setProblem] = useState(null);
+  const { search, state } = of.data;
+  const step = STEPS[search.state];
+  useEffect(() => {
+    if (!step) return undefined;
+    const timer = setInterval(of.reload, POLL_MS);
+    return () => clearInterval(timer);
+  }, [search.state]);
+  const stop = () => send("POST", `/sql/${encodeURIComponent(job)}/cancel`).then(of.reload, setProblem);
+  const failed = problem || search.error;
+  return html`<${Panel} title="Result" class="flush" note=${job} actions=${html`<span class="row"><${StateBadge} state=${state} />
+      ${search.state === "COMPARING" && html`<${Button} class="small" onClick=${stop}>Stop<//>`}</span>`}>
+    ${step && html`<p class="inset" role="status">${step}: round ${search.round} of ${search.epochs.length}, by ${search.metric} over ${plural(search.held_rows, "row")} that none is trained on.</p>`}
+    ${failed && html`<p class="problem inset" role="alert">${failed.message}${failed.fix && `: ${failed.fix}`}</p>`}
+    <${Rows} result=${of.data} /><div class="inset stack"><${Tried} search=${search} /></div><//>`;
+}
+
+function JobResult({ job, of }) {
   const live = useResource(`/jobs/${encodeURIComponent(job)}`);
   const [told, setTold] = useState(null);
   const state = told || (live.data && live.data.state);
@@ -122,6 +159,7 @@ function Result({ job, of }) {
   return html`<${Panel} title="Result" class="flush" note=${html`<a href=${href(`/jobs/${job}`)}>${job}</a>`} actions=${state && html`<${StateBadge} state=${state} />`}>
     <${Loaded} of=${of} what="the result">${(result) => html`<div>
       ${failed && html`<p class="problem inset" role="alert">${failed.message}${failed.fix && `: ${failed.fix}`}</p>`}
+      ${result.search && state && state.startsWith("SUCCEEDED") && html`<p class="inset">The model ${result.model} is trained.</p>`}
       ${result.rows.length > 0 ? html`<${Rows} result=${result} />` : html`<${Empty} title=${nothing(result, state)} />`}
     </div>`}<//><//>`;
 }
