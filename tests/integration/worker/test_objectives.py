@@ -68,9 +68,9 @@ def feed(dataset, mode, metadata):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
-    def make(module: str = MODEL, **fields: Any) -> JobSpec:
+    def make(module: str = MODEL, data: Any = None, **fields: Any) -> JobSpec:
         group = {"distribution_strategy": "AllReduceStrategy", "microbatches": 2, "max_workers": 2}
-        spec = make_job(tmp_path, module, records(), **fields)
+        spec = make_job(tmp_path, module, records() if data is None else data, **fields)
         return dataclasses.replace(spec, minibatch_size=2 * MICROBATCH, **group)
 
     return make
@@ -229,6 +229,18 @@ def test_what_a_model_adds_otherwise_than_the_loss_is_refused_in_parts(
         replica_of(spec)
     assert "--microbatches 1" in refused.value.fix
     replica_of(dataclasses.replace(spec, microbatches=1))
+
+
+def test_a_mask_over_later_records_is_found_in_what_a_model_adds(job: Any) -> None:
+    """The trial saw the first records alone, none of which the mask leaves out."""
+    data = np.tile(records(), (4, 1))
+    data[len(data) // 2 + 5 :: 7, 1] = -9e3
+    kept = "tf.cast(tf.abs(x[:, 0]) < 1.0, tf.float32)"  # of a tanh
+    mean = f"tf.reduce_sum({kept} * tf.abs(x[:, 1])) / tf.reduce_sum({kept})"
+    source = ADDING.replace("ADDED", mean).replace("ONLY", "False")
+    replica_of(job(source, loss="squares"))
+    with pytest.raises(UserCodeError, match="adds to the loss"):
+        replica_of(job(source, data, loss="squares"))
 
 
 BENT = (

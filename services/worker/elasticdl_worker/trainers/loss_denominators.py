@@ -83,6 +83,23 @@ def on_first_rows(first: Callable[[int, float], Minibatch | None], measure: Call
         raise error
 
 
+def at_places(first: Callable[[int, float], Minibatch | None], look: Callable[[Minibatch], None]) -> None:
+    """Looks at the first records, and at some from other places: what masks records may mask none of the first.
+
+    Args:
+        first: gives so many records of the data from a place on, as part of it, or fewer; None if nothing is made of
+            them.
+        look: at records.
+
+    Raises:
+        UserCodeError: ``feed`` makes nothing of the first records, or what ``look`` raises.
+    """
+    on_first_rows(first, look)
+    for place in range(_PLACES // 4, _PLACES, _PLACES // 4):
+        if (other := first(_LOOKED_AT[0], place / _PLACES)) is not None:
+            look(other)
+
+
 def any_rows(shapes: Mapping[str, tuple[int, int]]) -> dict[str, NDArray[np.float32]]:
     """Numbers in place of rows of tables that lie elsewhere: any outputs show what denominator a loss has."""
     draw = np.random.default_rng(0)

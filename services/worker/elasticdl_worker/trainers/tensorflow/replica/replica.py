@@ -32,7 +32,7 @@ from elasticdl_worker.group.replica import (
 )
 from elasticdl_worker.trainers.framework import Metrics, Outputs, Preparation
 from elasticdl_worker.trainers.learning_rates import checked_rate
-from elasticdl_worker.trainers.loss_denominators import all_masked, on_first_rows
+from elasticdl_worker.trainers.loss_denominators import all_masked, at_places, on_first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.not_finite import NanPolicy
 from elasticdl_worker.trainers.replica_rules import (
@@ -121,7 +121,7 @@ class KerasReplica:
             )
         if self._denominators is not None:
             if self._denominators.note_added(model.keras_model):
-                on_first_rows(self._source.first, self._require_alike_terms)
+                at_places(self._source.first, self._require_alike_terms)
             if self._steps.has_own_gradients:
                 on_first_rows(self._source.first, self._require_straight_backward)
         self._rate = float(translated.spec.params["learning_rate"])

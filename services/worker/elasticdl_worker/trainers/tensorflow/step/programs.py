@@ -14,7 +14,7 @@ from elasticdl.layers import lookup
 from elasticdl_core.errors import DataError, UserCodeError
 from elasticdl_worker.parameters import Origin, StateChange
 from elasticdl_worker.trainers.framework import Lookups, StepResult
-from elasticdl_worker.trainers.loss_denominators import FlatLossError, any_rows, on_first_rows
+from elasticdl_worker.trainers.loss_denominators import FlatLossError, any_rows, at_places, on_first_rows
 from elasticdl_worker.trainers.minibatch import Minibatch
 from elasticdl_worker.trainers.tensorflow.compiled import CompiledFunction
 from elasticdl_worker.trainers.tensorflow.framework import is_legacy, raw_variable, tf
@@ -190,7 +190,7 @@ class Programs:
         with self.explaining(first.features):
             require_straight_backward(loss, self.model.trainable, self._held())
         if made.note_added(self.model.keras_model):
-            self.require_alike_terms(first, made)
+            at_places(look, partial(self.require_alike_terms, denominators=made))
         self._denominators, self._keeps_predictions = made, True
 
     def find_denominators(
