@@ -258,6 +258,7 @@ def loss(labels, predictions):
     ("given", "said"),
     [
         pytest.param('{"a": made, "b": tf.reduce_mean(made)}', "the output b is one number for 8 records", id="0-d"),
+        pytest.param('{"a": made, "b": {"c": made}}', "the output b is of the type dict for 8 records", id="nested"),
         pytest.param("(made, tf.stack([made] * 3))", "the output output_1 has the shape [3, 8, 1]", id="time-first"),
         pytest.param(
             '{"a": made, "b": tf.matmul(made, made, transpose_b=True)}',

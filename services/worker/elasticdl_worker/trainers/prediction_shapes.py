@@ -36,8 +36,9 @@ def check_rows(columns: Columns, records: int, before: Columns | None = None) ->
     """
     for name, values in columns.items():
         if values.ndim == 0 or len(values) != records:
-            shape = list(values.shape)
-            said = "is one number" if values.ndim == 0 else f"has the shape {shape}"
+            said = "is one number" if values.ndim == 0 else f"has the shape {list(values.shape)}"
+            if values.dtype == object:  # None, or outputs in outputs
+                said = f"is of the type {type(values.flat[0]).__name__}"
             raise UserCodeError(
                 f"the output {name} {said} for {records} records: its first dimension is not the records'", fix=_FIX
             )
