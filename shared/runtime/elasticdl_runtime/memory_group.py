@@ -1,4 +1,4 @@
-"""Memory of this process' control groups, versions 1 and 2: what may be taken, what is taken, kills by the kernel."""
+"""Limits of this process' control groups, versions 1 and 2: memory, what of it is taken, kills; threads."""
 
 from __future__ import annotations
 
@@ -77,6 +77,11 @@ class MemoryGroups:
                     return counts["oom_kill"]
         return _counts(self._proc / "vmstat").get("oom_kill", 0)
 
+    def most_threads(self) -> int | None:
+        """The processes and threads that there may be together; None where no group limits them."""
+        limits = [_number(folder / "pids.max") for folder in self._folders("pids")]
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def _numbers(self) -> Iterator[tuple[int, int]]:
         """Limit and use of each group that has a limit, in bytes."""
         for folder in self._folders():
@@ -91,12 +96,12 @@ class MemoryGroups:
                 if most < _NO_LIMIT:
                     yield most, taken
 
-    def _folders(self) -> Iterator[Path]:
+    def _folders(self, controller: str = "memory") -> Iterator[Path]:
         """Folders of the groups, the process' own first.
 
         In a container the path may be the host's, while what is mounted begins at the container's own group.
         """
-        root, group = self._found()
+        root, group = self._found(controller)
         folder = root / group.lstrip("/")
         if not folder.is_dir():
             folder = root
@@ -106,17 +111,24 @@ class MemoryGroups:
                 return
             folder = folder.parent
 
-    def _found(self) -> tuple[Path, str]:
-        """The mount of the hierarchy that counts memory, and the path of this process' group in it."""
+    def _found(self, controller: str) -> tuple[Path, str]:
+        """The mount of the hierarchy of a controller, and the path of this process' group in it."""
         try:
             lines = (self._proc / "self" / "cgroup").read_text().splitlines()
         except OSError:
             lines = []
         groups = dict(line.split(":", 2)[1:] for line in lines if line.count(":") >= 2)
         for controllers, path in groups.items():
-            if "memory" in controllers.split(","):
-                return self._mounted / "memory", path
+            if controller in controllers.split(","):
+                return self._mounted / controller, path
         return self._mounted, groups.get("", "/")
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # not this version, or "max"
+        return None
 
 
 def _counts(file: Path) -> dict[str, int]:

@@ -254,3 +254,14 @@ def test_ctrl_c_while_it_comes_up_leaves_nothing(user: User) -> None:
     assert process.returncode == 0
     assert rest.splitlines()[-1].startswith("- postgres")
     nothing_is_left(user.data)
+
+
+def test_up_whose_words_nobody_takes_leaves_nothing(user: User) -> None:
+    """It ended by the error, and the cluster came up behind it."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "elasticdl", "up", "--port", "0", "--detach"]
+        done = subprocess.run(
+            command, env=user.environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=150
+        )
+    assert done.returncode == 1 and "No space left on device" in done.stderr
+    nothing_is_left(user.data)

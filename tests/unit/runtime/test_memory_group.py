@@ -61,6 +61,20 @@ def test_limit_use_and_kills_of_both_versions(
     assert found.available() == 600 if limit else found.available() > 600
 
 
+@pytest.mark.parametrize(
+    ("told", "files", "most"),
+    [
+        ("0::/a/b", {"fs/a/pids.max": "60", "fs/a/b/pids.max": "max"}, 60),
+        ("8:pids:/docker/one\n0::/\n", {"fs/pids/docker/one/pids.max": "300", "fs/pids/pids.max": "70"}, 70),
+        ("0::/", {"fs/pids.max": "max"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_least_limit_of_threads_holds(tmp_path: Path, told: str, files: dict[str, str], most: int | None) -> None:
+    """A cluster came up in a container of 60 threads, and its first job met `RuntimeError`."""
+    assert groups(tmp_path, told, files).most_threads() == most
+
+
 def test_a_room_that_is_too_small_for_its_slots_says_how_many_fit() -> None:
     small = MemoryRoom(GIB, of_group=True)
     assert small.describe(2) == "1.0 GiB, the limit of this container or control group, for 2 slots"

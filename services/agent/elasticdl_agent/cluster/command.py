@@ -292,10 +292,12 @@ def _up_detached(options: ClusterOptions) -> None:
         os.close(writer)
         try:
             _show_progress(progress, supervisor, Path(log.name))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError) as error:  # or nobody reads what is shown
             typer.echo("Interrupted; taking it down again.", err=True)
             supervisor.terminate()
             supervisor.wait(_DOWN_S)
+            if isinstance(error, OSError):
+                raise
             raise typer.Exit(130) from None
     # It goes on without us: this is no process to wait for any more.
     supervisor.returncode = 0

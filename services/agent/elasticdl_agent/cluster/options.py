@@ -16,6 +16,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.scheduling import policy_by_name
 from elasticdl_runtime.cluster.paths import default_data_dir
 from elasticdl_runtime.hosts import is_address, is_loopback
+from elasticdl_runtime.memory_group import MemoryGroups
 from elasticdl_runtime.tls import check_certificate
 
 DEFAULT_PORT = 8850
@@ -140,6 +141,13 @@ def _check_machine(host: str) -> None:
         raise InvalidInputError(
             f"this user may have {most} processes and threads, and a cluster has some {LEAST_THREADS}",
             fix="raise the limit: ulimit -u 4096",
+        )
+    together = MemoryGroups().most_threads()
+    if together is not None and together < LEAST_THREADS:
+        raise InvalidInputError(
+            f"this container or control group may have {together} processes and threads, and a cluster has some "
+            f"{LEAST_THREADS}",
+            fix="raise the limit: docker run --pids-limit=4096",
         )
 
 
