@@ -14,6 +14,7 @@ from elasticdl_agent.kubernetes.client import KubernetesClient
 from elasticdl_agent.kubernetes.command import set_up, take_down
 from elasticdl_agent.kubernetes.deployment import DeploymentOptions, KubernetesDeployment, manifests, path_of
 from elasticdl_agent.kubernetes.manifests import MANAGED
+from elasticdl_agent.kubernetes.ownership import take_namespace
 from elasticdl_agent.kubernetes.pod_states import FINALIZER, JOB
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from tests.fakes.kubernetes.cluster import FakeKubernetes
@@ -133,7 +134,20 @@ async def test_it_takes_no_namespace_of_others(cluster: FakeKubernetes, client: 
     await client.call("POST", "/api/v1/namespaces/default/pods", pod("web", {}))
     with pytest.raises(ConflictError, match="other pods run in the namespace default"):
         await deployment(client, [], namespace="default").set_up(60)
+    await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": "elsewhere"}})
+    await take_namespace(client, "elsewhere", "the secret of an agent of another place")
+    with pytest.raises(ConflictError, match="another ElasticDL makes its pods in the namespace elsewhere"):
+        await deployment(client, [], namespace="elsewhere").set_up(60)
     assert names(cluster, "networkpolicies") == []
+
+
+async def test_the_mark_of_its_agent_goes_with_it(cluster: FakeKubernetes, client: KubernetesClient) -> None:
+    one = deployment(client, [])
+    await one.set_up(60)
+    await take_namespace(client, "elasticdl", (await secret(client))["cluster_secret"])
+    await one.set_up(60)
+    await one.take_down(delete_data=True)
+    await one.set_up(60)
 
 
 async def test_other_stores_than_those_that_are_there_are_refused(client: KubernetesClient) -> None:

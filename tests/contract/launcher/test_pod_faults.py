@@ -339,6 +339,21 @@ async def test_an_agent_renews_its_own_certificate_though_its_secrets_are_refuse
             await within(renewed.wait(), 60)
 
 
+async def test_two_of_them_in_one_namespace_do_not_end_each_others_jobs(directories: AgentDirectories) -> None:
+    """Each would take the other's pods for those of jobs that are over, and hand out its own credentials."""
+    with pod_cluster(directories) as cluster:
+        changed = {"KUBECONFIG": str(cluster.kubeconfig()), "listen": "127.0.0.1:0"}
+        cluster.do(lambda: cluster.api.faults.append(Fault("create", "configmaps", code=503, times=2)))
+        async with KubernetesAgent(pod_settings(directories, **changed)):
+            pass
+        async with KubernetesAgent(pod_settings(directories, **changed)):  # it is started anew
+            pass
+        other = pod_settings(directories, **changed, cluster_secret="another cluster's secret")
+        with pytest.raises(ConflictError, match="another ElasticDL makes its pods in the namespace default"):
+            async with KubernetesAgent(other):
+                pass
+
+
 async def test_pods_go_through_sets_in_one_order(pod_harness: PodHarness) -> None:
     """A model may be made by going through a set: workers would have other layers under a name (ADR 87)."""
     await pod_harness.launcher.launch(pod_harness.spec(process(Role.WORKER)))

@@ -14,12 +14,13 @@ from elasticdl_agent.kubernetes.access import KubernetesAccess
 from elasticdl_agent.kubernetes.client import KubernetesClient
 from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
 from elasticdl_agent.kubernetes.manifests import MANAGED, PodTemplate
+from elasticdl_agent.kubernetes.ownership import take_namespace
 from elasticdl_agent.kubernetes.settings import KubernetesSettings
 from elasticdl_agent.processes.credentials import ProcessCertificates
 from elasticdl_agent.processes.environment import Endpoints
 from elasticdl_agent.servicer import AgentServicer, authenticator
 from elasticdl_core.backoff import Backoff
-from elasticdl_core.errors import ElasticDLError
+from elasticdl_core.errors import ElasticDLError, UnavailableError
 from elasticdl_runtime.launcher.addresses import AGENT_NAME, NODE_NAME, RpcTransport
 from elasticdl_runtime.launcher.client import SERVICE
 from elasticdl_runtime.retry import Attempts
@@ -41,6 +42,7 @@ class KubernetesAgent:
 
     Raises:
         InvalidInputError: there is no way to an API server.
+        ConflictError: another ElasticDL makes its pods in the namespace; when it is entered.
     """
 
     def __init__(self, settings: KubernetesSettings) -> None:
@@ -60,6 +62,7 @@ class KubernetesAgent:
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
+            await self._take_namespace()
             await stack.enter_async_context(self._launcher)
             own = RpcCredentials(self._certificates.issue(AGENT_NAME))
             servicer = AgentServicer(self._launcher, AgentDirectories(settings.data_dir, settings.data_dir))
@@ -77,6 +80,14 @@ class KubernetesAgent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def _take_namespace(self) -> None:
+        async for _ in Attempts(_BACKOFF):
+            try:
+                await take_namespace(self._client, self._template.namespace, self._settings.cluster_secret)
+                return
+            except UnavailableError as error:
+                _log.warning("the API server is away", error=error.message)
 
     async def _renew(self, own: RpcCredentials) -> None:
         """Keeps the agent's certificate fresh, whatever the API server says."""

@@ -14,6 +14,7 @@ import yaml
 
 from elasticdl_agent.kubernetes.client import KubernetesClient, Manifest
 from elasticdl_agent.kubernetes.manifests import MANAGED, SELECTOR
+from elasticdl_agent.kubernetes.ownership import mark_path, require_own
 from elasticdl_core.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from elasticdl_core.pods import image_problem
 
@@ -152,7 +153,8 @@ class KubernetesDeployment:
         await self._until_gone(_PART_OF)
         await self._remove_jobs()
         await self._remove([one for one in made if one not in data and one not in services])
-        await self._client.delete(path_of(self._object("Secret", _NODE_SECRET)))
+        for path in (path_of(self._object("Secret", _NODE_SECRET)), mark_path(self._options.namespace)):
+            await self._client.delete(path)
         kept = []
         for manifest in data:
             name = f"{manifest['kind']}/{manifest['metadata']['name']}"
@@ -169,7 +171,12 @@ class KubernetesDeployment:
         """Refuses a namespace of somebody else: its policies let nobody in who is not ours."""
         space = self._options.namespace
         namespace: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
-        if await self._find(namespace) is None or await self._find(self._object("Secret", SECRET)) is not None:
+        if await self._find(namespace) is None:
+            return
+        secret = await self._find(self._object("Secret", SECRET))
+        known = base64.b64decode((secret or {}).get("data", {}).get("cluster_secret", "")).decode()
+        await require_own(self._client, space, known)
+        if secret is not None:
             return
         async for page, _ in self._client.pages(self._path("pods")):
             if page:
