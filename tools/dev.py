@@ -492,13 +492,14 @@ def slow(arguments: list[str]) -> int:
 
 
 def kubernetes(arguments: list[str]) -> int:
-    """Tests on a real cluster: that its API is as the fake of the tests, and the launcher's contract."""
+    """Tests on a real cluster: that its API is as the fake of the tests, the launcher's contract, and whole jobs."""
     if not os.environ.get("ELASTICDL_TEST_KUBECONFIG"):
         say("skipped: ELASTICDL_TEST_KUBECONFIG names no cluster (see tests/contract/launcher/real_cluster.py)")
         return 0
     ensure(TEST_EXTRAS)
-    suites = [] if name_tests(arguments) else ["tests/contract/kubernetes", "tests/contract/launcher"]
-    return run([BIN / "python", "-m", "pytest", "-k", "real", *suites, *arguments])
+    suites = ["tests/contract/kubernetes", "tests/contract/launcher", "tests/e2e/test_pods.py"]
+    chosen = [] if name_tests(arguments) else suites
+    return run([BIN / "python", "-m", "pytest", "-k", "real", "--timeout", "3600", *chosen, *arguments])
 
 
 def name_tests(arguments: Sequence[str]) -> bool:

@@ -1,7 +1,10 @@
 """A namespace on a real Kubernetes whose nodes see this machine's files: one that runs on this machine.
 
 ``ELASTICDL_TEST_KUBECONFIG`` names a kubeconfig of its administrator, ``ELASTICDL_TEST_IMAGE`` an image that its
-nodes have: an empty root that ``/usr`` of this machine is mounted into.
+nodes have: an empty root (with ``/tmp`` for all, and ``bin`` and ``lib`` that lead to ``/usr``) that ``/usr`` of this
+machine is mounted into. Whole jobs take three nodes besides the first, and ``ELASTICDL_TEST_CLUSTER``, a program that
+is called with ``kill-node I``, ``start-node I`` (of the node whose name ends with ``-I``), ``stop-api`` or
+``start-api``.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from elasticdl_agent.kubernetes.launcher import KubernetesLauncher
 
 KUBECONFIG = os.environ.get("ELASTICDL_TEST_KUBECONFIG", "")
 IMAGE = os.environ.get("ELASTICDL_TEST_IMAGE", "docker.io/lab/host:1")
+CLUSTER = os.environ.get("ELASTICDL_TEST_CLUSTER", "")
 USER = 10001
 """Whom pods run as."""
 _ROOT = Path(__file__).parents[3]
@@ -33,12 +37,15 @@ class RealCluster:
     Args:
         directories: whose data the volume is.
         cpu: how much the namespace may have.
+
+    Attributes:
+        namespace: its name.
     """
 
     def __init__(self, directories: AgentDirectories, cpu: str) -> None:
         self._cpu = cpu
         self._data = directories.data
-        self._name = f"elasticdl-{secrets.token_hex(4)}"
+        self.namespace = f"elasticdl-{secrets.token_hex(4)}"
         self._folder = Path(tempfile.mkdtemp(prefix="edl-"))
         access = KubernetesAccess.of_kubeconfig(Path(KUBECONFIG))
         headers = {"Authorization": f"Bearer {access.token()}"} if access.token() else {}
@@ -47,18 +54,18 @@ class RealCluster:
     def __enter__(self) -> RealCluster:
         self._data.mkdir(parents=True, exist_ok=True)
         os.chown(self._data, USER, USER)
-        claim = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": self._name}
+        claim = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": self.namespace}
         volume = {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",
-            "claimRef": {"namespace": self._name, "name": "data"},
+            "claimRef": {"namespace": self.namespace, "name": "data"},
             "hostPath": {"path": str(self._data)},
         }
-        self._make("/api/v1/namespaces", self._name)
-        self._make("/api/v1/persistentvolumes", self._name, volume)
+        self._make("/api/v1/namespaces", self.namespace)
+        self._make("/api/v1/persistentvolumes", self.namespace, volume)
         claim["resources"] = {"requests": {"storage": "1Gi"}}  # type: ignore[assignment]
-        inside = f"/api/v1/namespaces/{self._name}"
+        inside = f"/api/v1/namespaces/{self.namespace}"
         self._make(f"{inside}/persistentvolumeclaims", "data", claim)
         self._http.post(
             f"{inside}/serviceaccounts", json={"metadata": {"name": "default"}}
@@ -67,12 +74,12 @@ class RealCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pods = f"/api/v1/namespaces/{self._name}/pods"
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self._http.delete(pods, params={"gracePeriodSeconds": "1"})
         for pod in self._http.get(pods).json()["items"]:
             patch = {"headers": {"Content-Type": "application/merge-patch+json"}}
             self._http.patch(f"{pods}/{pod['metadata']['name']}", json={"metadata": {"finalizers": None}}, **patch)
-        for path in (f"namespaces/{self._name}", f"persistentvolumes/{self._name}"):
+        for path in (f"namespaces/{self.namespace}", f"persistentvolumes/{self.namespace}"):
             self._http.delete(f"/api/v1/{path}")
         self._http.close()
         shutil.rmtree(self._folder)
@@ -82,7 +89,7 @@ class RealCluster:
         assert not token, "users of few rights are made on the fake alone"
         config = yaml.safe_load(Path(KUBECONFIG).read_text())
         chosen = next(one for one in config["contexts"] if one["name"] == config["current-context"])
-        chosen["context"]["namespace"] = self._name
+        chosen["context"]["namespace"] = self.namespace
         file = self._folder / "kubeconfig"
         file.write_text(yaml.safe_dump(config))
         return file
