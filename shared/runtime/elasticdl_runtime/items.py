@@ -6,7 +6,7 @@ Which one is put off and why is in the log; how many are is in ``/metrics``, whe
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakSet
 
@@ -97,6 +97,10 @@ class Items:
             _log.warning("an item is put off", **about, error=repr(error))
         self._show(failed=True)
         return pause_s
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Goes through those items."""
+        return iter(self._put_off)
 
     def __len__(self) -> int:
         """The number of items that are put off, or were and have not gone well since."""

@@ -293,6 +293,19 @@ async def test_what_is_refused_once_is_tidied_up_later(pod_harness: PodHarness) 
     assert left(cluster) == []
 
 
+async def test_certificates_that_cannot_be_renewed_keep_no_gate_shut(directories: AgentDirectories) -> None:
+    """An agent that begins anew renews those of all pods: with many, nothing else was done for minutes."""
+    with pod_cluster(directories, "3.9") as cluster:
+        async with pod_launcher(cluster, directories) as launcher:
+            for one in (process(Role.PS), process(Role.PS, 1), process(Role.WORKER)):
+                await launcher.launch(ProcessSpec(one, {"STUB": "stubborn"}))
+                await printed(launcher, one, b"ready")
+            await launcher.launch(ProcessSpec(process(Role.WORKER, 0, 2)))
+        cluster.do(lambda: cluster.api.faults.append(Fault("patch", "secrets", code=503, times=1_000_000)))
+        async with pod_launcher(cluster, directories) as launcher:
+            await until(launcher, process(Role.WORKER, 0, 2), ProcessState.RUNNING)
+
+
 async def test_a_pod_and_a_job_that_are_refused_for_ever_keep_no_others(pod_harness: PodHarness) -> None:
     launcher, cluster = pod_harness.launcher, pod_harness.cluster
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}

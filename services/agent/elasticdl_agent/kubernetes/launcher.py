@@ -11,9 +11,10 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from signal import SIGTERM
 from types import TracebackType
 
@@ -29,6 +30,7 @@ from elasticdl_agent.kubernetes.manifests import (
     anchor_name,
     credentials_patch,
     pod_name,
+    process_named,
 )
 from elasticdl_agent.kubernetes.mirror import ResourceMirror
 from elasticdl_agent.kubernetes.pod_logs import PodLog, cut
@@ -62,7 +64,7 @@ from elasticdl_core.ports.launcher import (
     ProcessStatus,
     Role,
 )
-from elasticdl_runtime.items import Items
+from elasticdl_runtime.items import Items, ItemsPass
 from elasticdl_runtime.launcher.addresses import process_address
 
 _BACKOFF = Backoff(0.2, 10.0)
@@ -74,7 +76,9 @@ _QUIET_S = 1.0
 """Between looks for the next incarnation of a process whose log is followed."""
 _KEEP_OLDER = 3
 """Older incarnations of a process whose pods, and so logs, are kept."""
+_AT_A_TIME = 16
 _log = structlog.get_logger(__name__)
+_Place = tuple[str, Role, int]
 
 
 class KubernetesLauncher:
@@ -103,6 +107,11 @@ class KubernetesLauncher:
         self._directories = AgentDirectories(settings.data_dir, settings.data_dir)
         self.agent = f"tls://agent.elasticdl@{settings.service}.{template.namespace}.svc:{_port(settings.listen)}"
         self._statuses: dict[ProcessId, ProcessStatus] = {}
+        self._places: dict[str, dict[_Place, set[ProcessId]]] = {}
+        """The processes of each job, by role and index."""
+        self._changed: set[_Place] = set()
+        """Places of which something changed since they were looked at; all are looked at every few seconds."""
+        self._all_due = 0.0
         self._slots: dict[ProcessId, tuple[int, int]] = {}
         self._for_quota: dict[ProcessId, Manifest] = {}
         self._watchers: dict[asyncio.Queue[ProcessStatus], str] = {}
@@ -115,6 +124,7 @@ class KubernetesLauncher:
         """When pods were seen to wait for what may never come, until they wait for it no more."""
         self._dirty = asyncio.Event()
         self._items = Items("pods", backoff=_BACKOFF)
+        self._renewals = Items("credentials of pods", backoff=_BACKOFF)
         self._tasks: list[asyncio.Task[None]] = []
         self._seen_capacity: tuple[float, CapacityInfo] | None = None
         self._launches = self._endings = 0
@@ -126,6 +136,7 @@ class KubernetesLauncher:
         self._tasks = [
             asyncio.create_task(self._mirror.run(), name="pods"),
             asyncio.create_task(self._tidy(), name="tidy"),
+            asyncio.create_task(self._renew(), name="credentials"),
         ]
         return self
 
@@ -166,7 +177,7 @@ class KubernetesLauncher:
             return
         if process.job_id in self._leaving:
             raise ConflictError(f"job {process.job_id} is being terminated", fix="launch again when it has left")
-        siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
+        siblings = self._siblings(process)
         if any(other.incarnation > process.incarnation for other in siblings):
             raise ConflictError(
                 f"a newer incarnation of {process} was launched before", fix="take a higher incarnation"
@@ -190,7 +201,7 @@ class KubernetesLauncher:
         finally:
             self._launching[process.job_id] -= 1
             self._launching += Counter()
-            self._dirty.set()
+            self._look_at(process)
         self._launches += 1
         for other in older:
             await self.terminate(other, grace_s=0.0)
@@ -222,6 +233,7 @@ class KubernetesLauncher:
         for process in self._of_job(job_id):
             if process.role in roles:
                 await self.terminate(process, grace_s=grace_s)
+            self._look_at(process)
         self._dirty.set()
 
     async def list(self, job_id: str | None = None) -> list[ProcessStatus]:
@@ -318,7 +330,7 @@ class KubernetesLauncher:
         done: list[ProcessId] = []
         sent = 0
         while True:
-            known = [one for one in self._of_job(job_id) if _place(one) == (job_id, role, index) and one not in done]
+            known = [one for one in self._siblings(ProcessId(job_id, role, index, 0)) if one not in done]
             if not known and not done:
                 raise NotFoundError(f"there is no log of {role} {index}", fix="wait until it has started")
             if not done:
@@ -424,9 +436,9 @@ class KubernetesLauncher:
     # -- what pods do ----------------------------------------------------------------------------------------------
 
     def _pod_changed(self, name: str, facts: PodFacts | None) -> None:
-        self._dirty.set()
         if facts is not None:
             process = facts.status.id
+            self._look_at(process)
             self._for_quota.pop(process, None)
             if facts.troubled:
                 self._troubled.setdefault(process, time.monotonic())
@@ -437,13 +449,16 @@ class KubernetesLauncher:
                 self._set(facts.status)
             return
         # Nothing of ours removes the record of a pod that lives.
-        process_lost = next((one for one in self._statuses if pod_name(one) == name), None)
-        if process_lost is not None and not self._ended(process_lost):
-            self._set(ProcessStatus(process_lost, ProcessState.EXITED, None, "launcher_lost"))
+        with contextlib.suppress(ValueError):
+            process = process_named(name)
+            self._look_at(process)
+            if not self._ended(process):
+                self._set(ProcessStatus(process, ProcessState.EXITED, None, "launcher_lost"))
 
     def _set(self, status: ProcessStatus) -> None:
         process = status.id
         self._statuses[process] = status
+        self._places.setdefault(process.job_id, {}).setdefault(_place(process), set()).add(process)
         if status.state is ProcessState.EXITED:
             self._endings += 1
             self._seen_capacity = None
@@ -462,6 +477,10 @@ class KubernetesLauncher:
         old = [process for process in self._statuses if process.job_id not in present]
         for process in old[: len(self._statuses) - keep]:
             del self._statuses[process]
+            places = self._places[process.job_id]
+            places[_place(process)].discard(process)
+            if not any(places.values()):
+                del self._places[process.job_id]
             for book in (self._slots, self._renewed, self._troubled):
                 book.pop(process, None)
             self._without_secret.discard(process)
@@ -478,6 +497,7 @@ class KubernetesLauncher:
                 await self._tidy_once()
             except Exception as error:
                 failed += 1
+                self._all_due = 0.0
                 if not isinstance(error, UnavailableError):
                     _log.exception("what is left to do is put off")
                 await asyncio.sleep(_BACKOFF.pause_s(failed))
@@ -488,10 +508,20 @@ class KubernetesLauncher:
                     await self._dirty.wait()
 
     async def _tidy_once(self) -> None:
-        round_ = self._items.begin()
-        for facts in list(self._mirror.items.values()):
-            process = facts.status.id
-            await round_.handle(f"pod of {process}", partial(self._tidy_pod, process, facts))
+        round_, now = self._items.begin(), time.monotonic()
+        changed, self._changed = self._changed, set()
+        present: Iterable[PodFacts | None] = list(self._mirror.items.values())
+        if now < self._all_due:
+            round_.see(*self._items)
+            there = [one for place in changed for one in self._places.get(place[0], {}).get(place, ())]
+            present = [self._mirror.items.get(pod_name(one)) for one in there]
+        else:
+            self._all_due = now + _LOOK_S
+        pods = (
+            (f"pod of {facts.status.id}", partial(self._tidy_pod, facts.status.id, facts))
+            for facts in filter(None, present)
+        )
+        await _side_by_side(round_, pods)
         for process, pod in sorted(self._for_quota.items(), key=lambda item: item[0].role not in SERVERS):
             await round_.handle(f"launch of {process}", partial(self._create_late, process, pod))
         for job_id in list(self._leaving):
@@ -517,7 +547,7 @@ class KubernetesLauncher:
                 self._set(cannot_start(process, error.message))
 
     async def _tidy_pod(self, process: ProcessId, facts: PodFacts) -> None:
-        siblings = [other for other in self._of_job(process.job_id) if _place(other) == _place(process)]
+        siblings = self._siblings(process)
         if facts.gated and not facts.deleting:
             older = [
                 other for other in siblings if other.incarnation < process.incarnation and not self._ended(other)
@@ -543,10 +573,29 @@ class KubernetesLauncher:
                 facts.deleting and process.job_id not in self._leaving and await self._orphaned(process)
             ):
                 await self._remove_pod(process, facts)
-        elif time.monotonic() > self._renewed.get(process, -math.inf) + self._certificates.renew_after_s:
-            patch = credentials_patch(self._certificates.of_process(process))
-            await self._patch(self._template.path("secrets", pod_name(process)), patch)
-            self._renewed[process] = time.monotonic()
+
+    async def _renew(self) -> None:
+        """Keeps the certificates of pods fresh; those of all, when the agent has begun anew, keep up nothing else."""
+        await self._mirror.listed.wait()
+        while True:
+            round_ = self._renewals.begin()
+            with contextlib.suppress(UnavailableError):
+                due = (
+                    (f"credentials of {facts.status.id}", partial(self._renew_pod, facts.status.id))
+                    for facts in list(self._mirror.items.values())
+                    if not facts.ended and time.monotonic() > self._renew_at(facts.status.id)
+                )
+                await _side_by_side(round_, due)
+                round_.end()
+            await asyncio.sleep(_LOOK_S)
+
+    def _renew_at(self, process: ProcessId) -> float:
+        return self._renewed.get(process, -math.inf) + self._certificates.renew_after_s
+
+    async def _renew_pod(self, process: ProcessId) -> None:
+        patch = credentials_patch(self._certificates.of_process(process))
+        await self._patch(self._template.path("secrets", pod_name(process)), patch)
+        self._renewed[process] = time.monotonic()
 
     async def _orphaned(self, process: ProcessId) -> bool:
         """Whether the anchor of its job is gone: somebody deleted all of the job, and its record with it."""
@@ -618,14 +667,32 @@ class KubernetesLauncher:
         return status is None or status.state is ProcessState.EXITED
 
     def _of_job(self, job_id: str) -> Sequence[ProcessId]:
-        return sorted(process for process in self._statuses if process.job_id == job_id)
+        return sorted(process for place in self._places.get(job_id, {}).values() for process in place)
+
+    def _siblings(self, process: ProcessId) -> Sequence[ProcessId]:
+        """All incarnations of a process."""
+        return sorted(self._places.get(process.job_id, {}).get(_place(process), ()))
+
+    def _look_at(self, process: ProcessId) -> None:
+        """Has what is to be done about a process done now."""
+        self._changed.add(_place(process))
+        self._dirty.set()
 
     def _pod(self, process: ProcessId) -> str:
         return self._template.path("pods", pod_name(process))
 
 
-def _place(process: ProcessId) -> tuple[str, Role, int]:
+def _place(process: ProcessId) -> _Place:
     return process.job_id, process.role, process.index
+
+
+async def _side_by_side(round_: ItemsPass, works: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
+    """Handles items of a pass, some at a time: most of the time that each takes is the API server's."""
+    waiting = iter(works)
+    while batch := list(islice(waiting, _AT_A_TIME)):
+        done = await asyncio.gather(*(round_.handle(*one) for one in batch), return_exceptions=True)
+        for error in filter(None, done):
+            raise error
 
 
 def _grace(seconds: float) -> int:

@@ -283,6 +283,16 @@ def pod_name(process: ProcessId) -> str:
     return f"{process.job_id}-{process.role}-{process.index}-{process.incarnation}"
 
 
+def process_named(name: str) -> ProcessId:
+    """The process whose pod has a name.
+
+    Raises:
+        ValueError: it is no name of ours.
+    """
+    job_id, role, index, incarnation = name.rsplit("-", 3)
+    return ProcessId(job_id, Role(role), int(index), int(incarnation))
+
+
 def credentials_patch(credentials: bytes) -> Manifest:
     """Replaces the certificate in a process's Secret."""
     return {"data": {_CREDENTIALS_KEY: base64.b64encode(credentials).decode()}}
