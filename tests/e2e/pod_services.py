@@ -473,6 +473,7 @@ def _start(cluster: PodCluster, database_url: str, redis_url: str, own: dict[str
     api = {
         "ELASTICDL_ADMIN_TOKEN_FILE": str(token_file),
         "ELASTICDL_API_HOST": "$(POD_IP)",
+        "ELASTICDL_API_PLAIN_HTTP": "true",
         "ELASTICDL_API_PORT": "8850",
         "ELASTICDL_API_ALLOWED_HOSTS": f"elasticdl-api.{space}.svc",
     }
