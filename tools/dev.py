@@ -499,7 +499,7 @@ def kubernetes(arguments: list[str]) -> int:
     ensure(TEST_EXTRAS)
     suites = ["tests/contract/kubernetes", "tests/contract/launcher", "tests/e2e/test_pods.py"]
     chosen = [] if name_tests(arguments) else suites
-    return run([BIN / "python", "-m", "pytest", "-k", "real", "--timeout", "3600", *chosen, *arguments])
+    return run([BIN / "python", "-m", "pytest", "-k", "real", *chosen, *arguments])
 
 
 def name_tests(arguments: Sequence[str]) -> bool:

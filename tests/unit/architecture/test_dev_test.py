@@ -66,7 +66,10 @@ def test_each_suite_is_in_one_round(dev: ModuleType, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(
     ("verb", "suites"),
-    [("containers", ["tests/containers"]), ("kubernetes", ["tests/contract/kubernetes", "tests/contract/launcher"])],
+    [
+        ("containers", ["tests/containers"]),
+        ("kubernetes", ["tests/contract/kubernetes", "tests/contract/launcher", "tests/e2e/test_pods.py"]),
+    ],
 )
 def test_options_for_a_suite_that_needs_a_machine_do_not_make_it_all_suites(
     dev: ModuleType, monkeypatch: pytest.MonkeyPatch, verb: str, suites: list[str], given: list[str], names: bool
