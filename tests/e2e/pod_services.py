@@ -179,6 +179,21 @@ class PodCluster(Cluster):
         """Lets no more pods onto a node, or lets them again."""
         self.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": unschedulable}})
 
+    def train_nodes(self) -> list[str]:
+        """The nodes that run jobs."""
+        return sorted(
+            node["metadata"]["name"] for node in self.items("/api/v1/nodes", labelSelector=f"{_POOL}=train")
+        )
+
+    def shared_node(self, job_id: str) -> str:
+        """A node with a server and a worker of a job, without its master where there is one."""
+        servers, workers, masters = (
+            {pod["spec"]["nodeName"] for pod in self.pods(job_id, role)} for role in ("ps", "worker", "master")
+        )
+        both = servers & workers
+        assert both, self.picture()
+        return min(both - masters or both)
+
     def drain(self, node: str) -> None:
         """Sends all pods of jobs away from a node, as ``kubectl drain``: those that budgets keep are asked again."""
         self.cordon(node)

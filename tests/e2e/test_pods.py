@@ -105,18 +105,18 @@ def test_a_group_of_one_three_and_two_is_equal_to_the_last_bit(pods: PodCluster)
 
 
 def test_a_node_with_a_server_and_a_worker_is_lost(pods: PodCluster) -> None:
+    spare = pods.train_nodes()[-1]
+    pods.cordon(spare)
     with counting_job(pods, "node", records=RECORDS) as job:
         working(pods, job, 2)
-        nodes = {pod["spec"]["nodeName"] for pod in pods.pods(job.id, "ps")}
-        nodes &= {pod["spec"]["nodeName"] for pod in pods.pods(job.id, "worker")}
-        assert nodes, pods.picture()
-        node = min(nodes)
+        pods.cordon(spare, False)
+        node = pods.shared_node(job.id)
         pods.machines.kill_node(node)
         try:
             pods.until(lambda: job.events("ps_lost"), "the loss is seen")
             pods.until(lambda: job.events("restored") or job.events("start_over"), "the model is back")
             job.trains()
-            ends(pods, job, faults=2)
+            ends(pods, job, faults=3)
         finally:
             pods.machines.start_node(node)
 

@@ -23,7 +23,7 @@ from elasticdl_runtime.rpc.credentials import RpcCredentials
 from tests.contract.launcher.conftest import PodHarness, pod_cluster, pod_launcher, pod_settings, printed, until
 from tests.fakes.kubernetes.cluster import FakeKubernetes
 from tests.fakes.kubernetes.objects import KINDS
-from tests.fakes.kubernetes.server import Fault
+from tests.fakes.kubernetes.server import Fault, Rule
 
 pytestmark = pytest.mark.contract
 
@@ -291,6 +291,23 @@ async def test_what_is_refused_once_is_tidied_up_later(pod_harness: PodHarness) 
         while launcher.leaving(JOB):  # noqa: ASYNC110 - the port tells nobody of it
             await asyncio.sleep(0.02)
     assert left(cluster) == []
+
+
+async def test_an_api_server_that_has_not_read_yet_who_may_do_what_fails_no_job(
+    directories: AgentDirectories,
+) -> None:
+    """A real one that had been away denied an agent its rights for a moment, and the job failed for it."""
+    with pod_cluster(directories) as cluster:
+        token = cluster.user("agent", Rule(("*",), ("pods",)))
+        async with pod_launcher(cluster, directories, token=token) as launcher:
+            with pytest.raises(UnavailableError, match="cannot patch resource"):
+                await launcher.launch(ProcessSpec(process(Role.PS)))
+            cluster.do(lambda: cluster.api.users.update({token: ("agent", None)}))
+            await launcher.launch(ProcessSpec(process(Role.PS)))
+            await until(launcher, process(Role.PS), ProcessState.RUNNING)
+            cluster.do(lambda: cluster.api.users.update({token: ("agent", ())}))
+            with pytest.raises(UnavailableError, match="cannot delete resource"):
+                await launcher.terminate(process(Role.PS), grace_s=1.0)
 
 
 async def test_certificates_that_cannot_be_renewed_keep_no_gate_shut(directories: AgentDirectories) -> None:

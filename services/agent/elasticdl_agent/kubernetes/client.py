@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any
@@ -28,12 +29,22 @@ _PAGE = 500
 _LONGEST_LINE = 16 << 20
 
 
+_NO_RIGHT = re.compile(r"\bcannot \w+ resource\b")
+
+
 class GoneError(UnavailableError):
     """The version that a list or a watch wants to go on from is no longer kept: list anew (410)."""
 
 
 class QuotaExceededError(UnavailableError):
     """A quota of the namespace has no room for an object now (403)."""
+
+
+class NoRightError(PermissionDeniedError):
+    """A right that whoever asks lacks (401, and 403 but for objects that a policy does not allow).
+
+    An API server that has just begun says so, too, until it has read who may do what.
+    """
 
 
 class KubernetesClient:
@@ -205,9 +216,8 @@ def error_of(code: int, content: bytes) -> ElasticDLError:
     if code == 403 and "exceeded quota" in said:
         return QuotaExceededError(message, fix="wait, or have the namespace's quota raised")
     if code in (401, 403):
-        return PermissionDeniedError(
-            message, fix="give whoever asks those rights; the agent's are in deploy/k8s/base/rbac.yaml"
-        )
+        kind = NoRightError if code == 401 or _NO_RIGHT.search(said) else PermissionDeniedError
+        return kind(message, fix="give whoever asks those rights; the agent's are in deploy/k8s/base/rbac.yaml")
     if code == 404:
         return NotFoundError(message, fix="see that the namespace and the object are there")
     if code == 409:

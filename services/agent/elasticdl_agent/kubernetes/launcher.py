@@ -22,7 +22,7 @@ import structlog
 
 from elasticdl_agent.directories import AgentDirectories
 from elasticdl_agent.kubernetes import capacity as of_nodes
-from elasticdl_agent.kubernetes.client import KubernetesClient, Manifest, QuotaExceededError
+from elasticdl_agent.kubernetes.client import KubernetesClient, Manifest, NoRightError, QuotaExceededError
 from elasticdl_agent.kubernetes.manifests import (
     SELECTOR,
     SERVERS,
@@ -196,6 +196,8 @@ class KubernetesLauncher:
                 self._for_quota[process] = pod
             if process not in self._statuses:
                 self._set(ProcessStatus(process, ProcessState.PENDING, message=waits_for))
+        except NoRightError as error:
+            raise _away(error) from None
         except PermissionDeniedError as error:
             raise InvalidInputError(error.message, fix=error.fix) from None
         finally:
@@ -219,7 +221,10 @@ class KubernetesLauncher:
             del self._for_quota[process]
             self._set(ProcessStatus(process, ProcessState.EXITED, -SIGTERM, "terminated"))
             return
-        await self._client.delete(self._pod(process), grace_s=_grace(grace_s))
+        try:
+            await self._client.delete(self._pod(process), grace_s=_grace(grace_s))
+        except NoRightError as error:
+            raise _away(error) from None
 
     async def terminate_job(self, job_id: str, *, grace_s: float, roles: frozenset[Role] = frozenset(Role)) -> None:
         """Does so for all processes of a job; of all roles, all that the job has in the cluster goes with the last.
@@ -541,6 +546,8 @@ class KubernetesLauncher:
                 self._for_quota.pop(process, None)
             elif not self._ended(process) and self._statuses[process].message != waits_for:
                 self._set(replace(self._statuses[process], message=waits_for))
+        except NoRightError:
+            raise
         except (InvalidInputError, PermissionDeniedError) as error:  # a quota is looked at before the pod
             self._for_quota.pop(process, None)
             if not self._ended(process):
@@ -684,6 +691,11 @@ class KubernetesLauncher:
 
 def _place(process: ProcessId) -> _Place:
     return process.job_id, process.role, process.index
+
+
+def _away(error: NoRightError) -> UnavailableError:
+    """A right that the agent lacks is no fault of the job's: it may be given, or be known in a moment."""
+    return UnavailableError(error.message, fix=error.fix)
 
 
 async def _side_by_side(round_: ItemsPass, works: Iterable[tuple[str, Callable[[], Awaitable[None]]]]) -> None:
