@@ -113,7 +113,6 @@ def test_a_node_with_a_server_and_a_worker_is_lost(pods: PodCluster) -> None:
         node = pods.shared_node(job.id)
         pods.machines.kill_node(node)
         try:
-            pods.until(lambda: job.events("ps_lost"), "the loss is seen")
             pods.until(lambda: job.events("restored") or job.events("start_over"), "the model is back")
             job.trains()
             ends(pods, job, faults=3)
