@@ -118,6 +118,7 @@ async def _serve(kubeconfig: Path, pipe: Connection) -> None:
             gc.collect()
             before = process.memory_info().rss
             async with KubernetesLauncher(client, template, endpoints, ProcessCertificates(SECRET)) as launcher:
+                await launcher._mirror.listed.wait()
                 while await asyncio.to_thread(pipe.recv):
                     states = Counter(str(status.state) for status in await launcher.list())
                     # What an ended process leaves to do is done when its Secret is gone.
