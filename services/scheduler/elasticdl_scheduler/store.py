@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import Select, Text, cast, delete, func, insert, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Select, delete, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -218,8 +217,8 @@ class SchedulerStore:
             "epoch": epoch,
             "policy": plan.policy,
             "input_hash": snapshot.digest(),
-            "snapshot": cast(literal(snapshot.as_json, Text), JSONB),
-            "plan": plan.to_mapping(),
+            "snapshot": scheduling.packed(snapshot.as_json),
+            "plan": scheduling.packed(plan.as_json()),
             "changes": changes,
         }
         await connection.execute(insert(t.plans).values(row))

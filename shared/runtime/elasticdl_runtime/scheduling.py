@@ -6,10 +6,12 @@ mean is here. The queries are in ``elasticdl_runtime.database.snapshots``.
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -100,12 +102,15 @@ def _default_of(name: str) -> Any:
 
 
 def rates(value: Any) -> dict[int, float]:
-    """Measured speeds; entries that make no sense are left out, as a status is what a job's master says."""
+    """Measured speeds to three digits, so that what follows from them seldom has to be worked out anew.
+
+    Entries that make no sense are left out, as a status is what a job's master says.
+    """
     found: dict[int, float] = {}
     for count, rate in (value if isinstance(value, Mapping) else {}).items():
         good = isinstance(rate, int | float) and not isinstance(rate, bool) and 1 / MOST < rate < MOST
         if str(count).isdecimal() and len(str(count)) <= 6 and int(count) > 0 and good:
-            found[int(count)] = float(rate)
+            found[int(count)] = float(f"{rate:.3g}")
     return found
 
 
@@ -210,10 +215,8 @@ def job_view(
         works: records of one pass over data.
         places: by job id, the devices of its living workers.
     """
-    status = row["status"]
-    status = status if isinstance(status, Mapping) else {}
+    status = _status_of(row)
     state, desired = JobState(row["state"]), Desired(row["desired"])
-    left, error = _work_of(row, status, works)
     held = state.admitted and desired is not Desired.EVICT
     return JobView(
         id=row["id"],
@@ -226,19 +229,46 @@ def job_view(
         max_workers=max(row["max_workers"], row["min_workers"], 1),
         most_computing=most_computing(row.get("microbatches"), status),
         current_workers=row["target_workers"] if held else 0,
-        live_workers=used.get(row["id"], 0),
-        throughput=rates(status.get("throughput")),
         prior_throughput=priors.get(row["kind"], {}),
-        remaining_records=left,
-        work_error=error,
-        rescale_cost_s=number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
         last_rescale_at=row["last_rescale_at"],
         started_at=row["started_at"],
         worker=worker_resources(row["worker_resource_request"]),
         places=places.get(row["id"], ()),
-        attained_service=number(status.get("worker_seconds")),
         kind=row["kind"],
+        **_progress_of(row, used, works),
     )
+
+
+def _status_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    status = row["status"]
+    return status if isinstance(status, Mapping) else {}
+
+
+def _progress_of(row: Mapping[str, Any], used: Mapping[str, int], works: Works) -> dict[str, Any]:
+    """The fields of a job's view that change while it does nothing but go on."""
+    status = _status_of(row)
+    left, error = _work_of(row, status, works)
+    return {
+        "live_workers": used.get(row["id"], 0),
+        "throughput": rates(status.get("throughput")),
+        "remaining_records": left,
+        "work_error": error,
+        "rescale_cost_s": number(status.get("rescale_cost_s")) or DEFAULT_RESCALE_COST_S,
+        "attained_service": number(status.get("worker_seconds")),
+    }
+
+
+def _moved_on(
+    seen: tuple[tuple[Any, ...], JobView], basis: tuple[Any, ...], used: Mapping[str, int], works: Works
+) -> JobView | None:
+    """The view of a job of which nothing but its progress changed; None if anything else did."""
+    (before, _, prior, _, places), view = seen
+    row = basis[0]
+    if (prior, places) != (basis[2], basis[4]) or before | {"status": row["status"]} != row:
+        return None
+    if most_computing(row.get("microbatches"), _status_of(row)) != view.most_computing:
+        return None
+    return view.advanced(**_progress_of(row, used, works))
 
 
 def mean_speeds(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
@@ -287,9 +317,11 @@ def snapshot_of(
             work, prior = known.get(row.get("data_key") or ""), priors.get(row["kind"])
             basis = (row, capacity.used.get(job_id), prior, work, places.get(job_id))
             seen = before.get(job_id)
-            same = seen is not None and seen[0] == basis
-            jobs[job_id] = seen[1] if seen and same else job_view(row, capacity.used, priors, known, places)
-            before[job_id] = (basis, jobs[job_id])
+            if seen is None or seen[0] != basis:
+                view = None if seen is None else _moved_on(seen, basis, capacity.used, known)
+                view = view or job_view(row, capacity.used, priors, known, places)
+                seen = before[job_id] = (basis, view)
+            jobs[job_id] = seen[1]
         except Exception as error:
             held[row["id"]] = max(held.get(row["id"], 0), row["target_workers"])
             if refused is not None:
@@ -316,6 +348,19 @@ def snapshot_of(
         ),
         quotas=quotas,
     )
+
+
+def packed(text: str) -> dict[str, str]:
+    """JSON text for the decision log, where no query looks into it: Postgres takes long over megabytes."""
+    return {"zlib": base64.b64encode(zlib.compress(text.encode(), 1)).decode()}
+
+
+def unpacked(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads ``packed`` back, and what earlier releases wrote, which is as it was."""
+    if value.keys() != {"zlib"}:
+        return dict(value)
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(value["zlib"])))
+    return found
 
 
 def devices_to_json(capacity: CapacityInfo) -> dict[str, Any]:

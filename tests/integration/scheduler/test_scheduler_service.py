@@ -20,6 +20,7 @@ from elasticdl_core.scheduling import Plan, Quota, Resources, Snapshot, policy_b
 from elasticdl_core.scheduling.pacing import pace
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.scheduling import unpacked
 from elasticdl_scheduler import loop
 
 pytestmark = pytest.mark.integration
@@ -39,10 +40,10 @@ async def test_a_queued_job_starts_with_target_reason_intent_and_decision(world:
     assert json.loads(scaled["detail"])["to"] == 4
     row = await world.sql.fetchrow("SELECT * FROM plans")
     assert row["epoch"] == leadership.epoch
-    snapshot = Snapshot.from_mapping(json.loads(row["snapshot"]))
+    snapshot = Snapshot.from_mapping(unpacked(json.loads(row["snapshot"])))
     assert snapshot.digest() == row["input_hash"]
     replayed = pace(snapshot, policy_by_name(row["policy"]).plan(snapshot))
-    assert replayed == Plan.from_mapping(json.loads(row["plan"]))
+    assert replayed == Plan.from_mapping(unpacked(json.loads(row["plan"])))
 
 
 async def test_nothing_is_written_when_nothing_changed(world: Any) -> None:
@@ -150,10 +151,10 @@ async def test_only_rows_that_somebody_wrote_are_read_again(world: Any) -> None:
         second = await read()
         assert (second["a"]["status"], second["b"] is first["b"]) == ({"worker_seconds": 7}, True)
         await scheduler.decide_once()
-        assert await read() == await read(None), "events that belong to a row are written with it"
+        assert await read() == await read({}), "events that belong to a row are written with it"
         await world.change("b", JobState.STARTING, JobState.CANCELLING, JobState.CANCELLED)
         await world.submit("d")
-        assert list(await read()) == list(await read(None)) == list(seen) == ["a", "c", "d"]
+        assert list(await read()) == list(await read({})) == list(await read(None)) == list(seen) == ["a", "c", "d"]
     finally:
         await database.close()
 

@@ -41,7 +41,7 @@ async def test_two_jobs_share_a_device_and_a_third_waits_for_one_to_end(world: A
 
     # The snapshot that is written down says the same when it is read back and decided on again.
     row = await world.sql.fetchrow("SELECT * FROM plans ORDER BY id DESC LIMIT 1")
-    snapshot = Snapshot.from_mapping(json.loads(row["snapshot"]))
+    snapshot = Snapshot.from_mapping(scheduling.unpacked(json.loads(row["snapshot"])))
     assert snapshot.digest() == row["input_hash"]
     assert pace(snapshot, policy_by_name(row["policy"]).plan(snapshot)).targets() == await world.targets()
 

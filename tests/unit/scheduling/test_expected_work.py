@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,7 +12,17 @@ from elasticdl_core.job import JobSpec
 from elasticdl_core.ports.launcher import CapacityInfo
 from elasticdl_core.scheduling import JobView
 from elasticdl_core.scheduling.expected_work import ExpectedWork, expected_work
-from elasticdl_runtime.scheduling import BOUND_ERROR, Views, data_key, mean_speeds, mean_work, snapshot_of
+from elasticdl_runtime.scheduling import (
+    BOUND_ERROR,
+    Views,
+    data_key,
+    mean_speeds,
+    mean_work,
+    packed,
+    rates,
+    snapshot_of,
+    unpacked,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -128,6 +139,35 @@ def test_a_job_that_did_not_change_is_the_same_object_in_the_next_snapshot() -> 
     assert (after["a"].remaining_records, after["b"] is before["b"]) == (40.0, True)
     assert read(row("a", counted(50.0, 10.0)), used=1)["a"].live_workers == 1
     assert set(views) == {"a"}
+
+
+def test_what_is_kept_of_a_job_that_goes_on_is_as_if_it_were_made_anew() -> None:
+    """Only its progress is worked out, if nothing else of it changed."""
+    views: Views = {}
+    running = {"state": "RUNNING", "target_workers": 2, "max_workers": 8}
+    course: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {}),
+        (counted(50.0, 10.0), {}),
+        (counted(50.0, 20.0) | {"throughput": {"2": 20.0, "1": 12.34567}}, {}),
+        (counted(50.0, 30.0) | {"throughput": {"2": 20.0, "1": 12.34567}, "worker_seconds": 7.5}, {}),
+        (counted(50.0, 30.0) | {"throughput": {"2": 31.0}, "rescale_cost_s": 4.0}, {}),
+        (counted(50.0, 30.0) | {"throughput": {"2": 31.0}, "strategy": {"microbatches": 4}}, {}),
+        (counted(50.0, 40.0) | {"strategy": {"microbatches": 4}}, {"max_workers": 6}),
+        ({"progress": "nonsense"}, {"max_workers": 6, "priority": 3}),
+        ({}, {}),
+    ]
+    for status, columns in course:
+        rows = [row("a", status, **running | columns), row("b", num_epochs="3")]
+        kept = snapshot_of(0.0, rows, {}, CapacityInfo(4, {"a": 2}), {}, views=views)
+        anew = snapshot_of(0.0, rows, {}, CapacityInfo(4, {"a": 2}), {})
+        assert (kept, kept.digest()) == (anew, anew.digest())
+        assert [job.curve for job in kept.jobs] == [job.curve for job in anew.jobs]
+    assert rates({"1": 12.34567}) == {1: 12.3}
+
+
+def test_what_is_packed_for_the_log_is_read_back_and_so_is_what_was_not() -> None:
+    whole = {"now": 1.5, "jobs": [{"id": "ä"}]}
+    assert unpacked(packed(json.dumps(whole))) == unpacked(whole) == whole
 
 
 def test_jobs_of_other_data_have_other_keys() -> None:

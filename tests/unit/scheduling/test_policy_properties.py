@@ -258,4 +258,5 @@ def test_snapshots_and_plans_survive_the_decision_log(snapshot: Snapshot) -> Non
     assert json.loads(snapshot.as_json) == json.loads(json.dumps(snapshot.to_mapping()))
     plan = policy_by_name("goodput").plan(snapshot)
     assert Plan.from_mapping(plan.to_mapping()) == plan
+    assert json.loads(plan.as_json()) == plan.to_mapping()
     assert policy_by_name("goodput").plan(again) == plan

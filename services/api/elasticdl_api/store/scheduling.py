@@ -14,6 +14,7 @@ from elasticdl_core.job.life import LIVE_STATES, SCHEDULABLE_STATES
 from elasticdl_runtime.database import snapshots
 from elasticdl_runtime.database import tables as t
 from elasticdl_runtime.database.engine import Database
+from elasticdl_runtime.scheduling import unpacked
 
 SCHEDULER = "scheduler"
 LEAST_PATIENCE_S = 30.0
@@ -118,7 +119,8 @@ class SchedulingStore:
             )
             query = query.where(select(1).select_from(change).join(t.jobs, mine).exists())
         async with self._database.transaction() as connection:
-            return [dict(row) for row in (await connection.execute(query)).mappings()]
+            rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        return [row | {name: unpacked(row[name]) for name in ("snapshot", "plan") if name in row} for row in rows]
 
     async def filter_by_namespace(self, job_ids: Sequence[str], namespace: str) -> frozenset[str]:
         """The jobs that are of that namespace."""

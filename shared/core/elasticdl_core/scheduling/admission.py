@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
 from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_devices
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
-from elasticdl_core.scheduling.snapshot import JobView, Snapshot
+from elasticdl_core.scheduling.snapshot import NOTHING, ONE_SLOT, JobView, Snapshot
 from elasticdl_core.scheduling.victims import claims_of
 from elasticdl_core.scheduling.words import jobs_of, moment, slots_of, workers_of
 
@@ -201,6 +201,7 @@ class _Admitter:
         self._largest: tuple[int, tuple[str, ...]] = (-1, ())
         self._ends: dict[str, tuple[float, bool]] = {}
         self._no_rooms: dict[tuple[object, ...], Reason] = {}
+        self._turned_away: dict[tuple[int, str], Reason] = {}
 
     def copy(self) -> _Admitter:
         """One that goes on from here without changing this one."""
@@ -222,6 +223,7 @@ class _Admitter:
         """Admits jobs of the next tier; returns which running ones are evicted."""
         self._held_above, self._held = self._held_above | self._held, {}
         self._blockers = None
+        self._turned_away.clear()
         if self._rules.backfill:
             self._reserve_nothing()  # What can be evicted for those that wait above delays its peers only.
         running, waiting = tier.running, tier.waiting
@@ -348,6 +350,10 @@ class _Admitter:
 
     def _consider(self, job: JobView, *, waits: bool) -> None:
         size = self._rules.size(job)
+        plain = waits and not job.current_workers and job.worker is ONE_SLOT and job.fixed is NOTHING
+        if plain and (known := self._turned_away.get((size, job.team))):
+            self._refuse(job, known)
+            return
         obstacle = self._obstacle(job, size)
         if obstacle is None and waits:
             reason = self._held_back(job, size)
@@ -357,11 +363,18 @@ class _Admitter:
         if obstacle is None:
             self._tracker.take(job, 0, size)
             self._result.admitted.append(job)
+            self._turned_away.clear()
             if job.team in self._kept:
                 self._keep_for_growth()
             return
         if not waits:
             self._result.evicted.add(job.id)
+        first = self._first_blocked
+        self._turn_away(job, size, obstacle)
+        if plain and first is self._first_blocked:
+            self._turned_away[size, job.team] = self._result.refused[job.id].reason
+
+    def _turn_away(self, job: JobView, size: int, obstacle: Obstacle) -> None:
         if self._tracker.possible(job, size) is not None:
             self._refuse(job, self._impossible(job, size))
         elif obstacle is Obstacle.LIMIT:

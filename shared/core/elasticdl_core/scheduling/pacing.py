@@ -11,7 +11,7 @@ from dataclasses import replace
 from elasticdl_core.devices import WHOLE, DevicePool
 from elasticdl_core.scheduling.plan import Allocation, Plan, Reason, ReasonCode
 from elasticdl_core.scheduling.policies.surplus import allowed_at_most
-from elasticdl_core.scheduling.snapshot import GPU, JobView, Snapshot
+from elasticdl_core.scheduling.snapshot import GPU, NOTHING, ONE_SLOT, JobView, Snapshot
 from elasticdl_core.scheduling.words import workers_of
 
 
@@ -75,6 +75,9 @@ def _held(snapshot: Snapshot, plan: Plan) -> tuple[float, ...]:
         allocation = plan.allocations.get(job.id)
         target = allocation.workers if allocation else 0
         workers = max(job.occupied_workers, min(job.current_workers, target))
+        if job.worker is ONE_SLOT and job.fixed is NOTHING:  # as nearly all are, and this is done for each
+            totals[0] += workers
+            continue
         for i, amount in enumerate(job.demand(workers).vector()):
             totals[i] += amount
     return tuple(totals)

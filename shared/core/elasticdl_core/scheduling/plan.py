@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,6 +135,20 @@ class Plan:
             if self.first_blocked is None
             else {"job_id": self.first_blocked.job_id, "at": self.first_blocked.at},
         }
+
+    def as_json(self) -> str:
+        """``to_mapping`` as text."""
+        encode = json.dumps
+        reasons = {id(one.reason): one.reason for one in self.allocations.values()}
+        told = {ref: encode(reason.to_mapping()) for ref, reason in reasons.items()}
+        rows = [
+            f'{encode(job_id)}:{{"workers":{one.workers},"admitted":{"true" if one.admitted else "false"},'
+            f'"reason":{told[id(one.reason)]}}}'
+            for job_id, one in self.allocations.items()
+        ]
+        rest = Plan(self.policy, {}, self.first_blocked).to_mapping()
+        del rest["allocations"]
+        return f'{encode(rest)[:-1]},"allocations":{{{",".join(rows)}}}}}'
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Plan:

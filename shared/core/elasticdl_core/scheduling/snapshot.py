@@ -137,16 +137,29 @@ class JobView:
         return self.curve.rate(workers) if self.throughput or self.prior_throughput else None
 
     def advanced(self, **changes: Any) -> JobView:
-        """The job a while later, by fields on which neither sizes nor speeds depend; cheap, as these are kept."""
+        """The job a while later, by fields on which its sizes do not depend; what was worked out is kept."""
         later = object.__new__(JobView)
-        later.__dict__.update(self.__dict__, **changes)
-        later.__dict__.pop("as_json", None)
+        kept = later.__dict__
+        kept.update(self.__dict__, **changes)
+        kept.pop("as_json", None)
+        if not changes.keys() <= _MOVING.keys():
+            kept.pop("_settled", None)
+        if kept["throughput"] != self.throughput:
+            kept.pop("curve", None)
         return later
 
     @cached_property
     def as_json(self) -> str:
-        """The job as JSON text, fields at their defaults left out; most jobs are the same from pass to pass."""
-        return _to_json(_without_defaults(self))
+        """The job as JSON text, fields at their defaults left out; most of it is the same from pass to pass."""
+        values = self.__dict__
+        moved = {name: values[name] for name, default in _MOVING.items() if values[name] != default}
+        return f"{_ENCODE(moved)[:-1]}{',' if moved else ''}{self._settled}}}"
+
+    @cached_property
+    def _settled(self) -> str:
+        """The part of the text that does not change while the job goes on."""
+        rest = {name: value for name, value in _without_defaults(self).items() if name not in _MOVING}
+        return _to_json(rest)[1:-1]
 
     @property
     def smallest(self) -> int:
@@ -185,6 +198,21 @@ class JobView:
     def demand(self, workers: int) -> Resources:
         """The resources that the job takes with that many workers; nothing for none."""
         return self.fixed.plus(self.worker, workers) if workers else NOTHING
+
+
+_MOVING = {
+    name: {} if name == "throughput" else getattr(JobView, name)
+    for name in (
+        "attained_service",
+        "live_workers",
+        "remaining_records",
+        "rescale_cost_s",
+        "throughput",
+        "work_error",
+    )
+}
+"""Fields that change while a job does nothing but go on, with their defaults."""
+_ENCODE = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +374,7 @@ class Snapshot:
 
     @cached_property
     def as_json(self) -> str:
-        """The text of ``to_mapping``, with sorted keys."""
+        """``to_mapping`` as text, the same for equal snapshots."""
         capacity, now = _to_json(_without_defaults(self.capacity)), _to_json(self.now)
         quotas = _to_json({team: _without_defaults(quota) for team, quota in self.quotas.items()})
         jobs = ",".join([job.as_json for job in self.jobs])
@@ -354,7 +382,7 @@ class Snapshot:
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _ENCODE(value)
 
 
 def _without_defaults(value: Any) -> Any:

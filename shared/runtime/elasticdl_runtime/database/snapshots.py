@@ -20,10 +20,12 @@ from sqlalchemy import (
     cast,
     extract,
     func,
+    literal,
     literal_column,
     select,
     true,
 )
+from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from elasticdl_core.job.life import ADMITTED_STATES, LIVE_STATES, SUCCEEDED_STATES
@@ -52,11 +54,13 @@ async def read_jobs(connection: AsyncConnection, seen: Rows | None = None) -> Se
 
     Args:
         connection: of one snapshot.
-        seen: rows that were read before, which stand where nobody wrote them since; it gets those of this time.
+        seen: rows that were read before, which stand where nobody wrote them since; it gets those of this time. Of
+            ``status`` and ``target_detail`` these have what plans depend on.
     """
     if seen is None:
         return [dict(row) for row in (await connection.execute(_JOBS)).mappings()]
-    versions = {row.id: row.version for row in await connection.execute(_VERSIONS)}
+    ids, written = (await connection.execute(_VERSIONS)).one()
+    versions = dict(zip(ids or (), written or (), strict=True))
     stale = [job_id for job_id, version in versions.items() if job_id not in seen or seen[job_id][0] != version]
     found = await connection.execute(_STALE, {"ids": stale}) if stale else None
     fresh = {row["id"]: dict(row) for row in found.mappings()} if found is not None else {}
@@ -98,7 +102,17 @@ _OF_WORK = (
 )
 
 
-def _jobs_query() -> Any:
+def _brief(column: ColumnElement[Any], *names: str) -> dict[str, ColumnElement[Any]]:
+    return {name: column[name] for name in names}
+
+
+def _object(**values: ColumnElement[Any]) -> ColumnElement[Any]:
+    """An object of these values, those left out that are not there; NULL for none."""
+    pairs = [part for name, value in values.items() for part in (literal(name, Text), value)]
+    return cast(func.nullif(func.jsonb_strip_nulls(func.jsonb_build_object(*pairs)), cast({}, JSONB)), JSONB)
+
+
+def _jobs_query(*, brief: bool) -> Any:
     j, e = t.jobs.c, t.events
     last = (
         select(e.c.at, e.c.kind, e.c.detail["code"].astext.label("code"))
@@ -113,11 +127,21 @@ def _jobs_query() -> Any:
     cools_down = (last.c.kind == "scaled") & last.c.code.is_distinct_from(str(ReasonCode.WAITING_FOR_DRAIN))
     names = (
         *("id", "name", "namespace", "state", "reason", "priority", "min_workers", "max_workers"),
-        *("target_workers", "target_reason", "target_detail", "desired", "status"),
+        *("target_workers", "target_reason", "desired"),
     )
+    status: ColumnElement[Any] = j.status
+    detail: ColumnElement[Any] = j.target_detail
+    if brief:  # What nobody looks at takes long to unpack.
+        progress = _object(**_brief(status["progress"], "records_done", "records_total", "listing"))
+        told = _brief(status, "throughput", "rescale_cost_s", "worker_seconds", "strategy")
+        status = _object(progress=progress, **told)
+        expected = _object(**_brief(detail["data"], "expected_at"))
+        detail = _object(data=expected, **_brief(detail, "code", "blockers"))
     return (
         select(
             *(j[name] for name in names),
+            status.label("status"),
+            detail.label("target_detail"),
             j.kind,
             j.data_key,
             *(j.spec[name].astext.label(name) for name in _OF_WORK),
@@ -133,13 +157,13 @@ def _jobs_query() -> Any:
     )
 
 
-_JOBS = _jobs_query()
-_VERSIONS = (
-    select(t.jobs.c.id, literal_column("jobs.xmin::text").label("version"))
-    .where(t.in_states(LIVE_STATES))
-    .order_by(t.jobs.c.created_at, t.jobs.c.id)
-)
-_STALE = _JOBS.where(t.jobs.c.id == any_(cast(bindparam("ids"), ARRAY(Text))))
+_JOBS = _jobs_query(brief=False)
+_IN_ORDER = (t.jobs.c.created_at, t.jobs.c.id)
+_VERSIONS: Any = select(
+    func.array_agg(aggregate_order_by(t.jobs.c.id, *_IN_ORDER)),
+    func.array_agg(aggregate_order_by(literal_column("jobs.xmin::text"), *_IN_ORDER)),
+).where(t.in_states(LIVE_STATES))
+_STALE = _jobs_query(brief=True).where(t.jobs.c.id == any_(cast(bindparam("ids"), ARRAY(Text))))
 _NAMESPACES = select(t.namespaces.c.name, t.namespaces.c.limits)
 _SPEEDS = (
     select(t.jobs.c.kind, t.jobs.c.status["throughput"].label("throughput"))
