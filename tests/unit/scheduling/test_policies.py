@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -237,6 +238,40 @@ def test_a_job_that_is_alone_is_not_told_of_other_jobs(amount: Resources, worker
     told = decided.allocations["a"].reason
     assert (told.code, told.blockers) == (ReasonCode.CLUSTER_FULL, ())
     assert told.text == f"it has 3 of at most 4 workers; 1 more would speed it up by 33%, and {words}"
+
+
+def test_what_fits_is_given_whatever_resource_a_share_is_counted_by() -> None:
+    """Shares are counted by the resource of which a worker takes most: slots stood idle beside jobs that they fit."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        total = Resources(slots=rng.choice([4, 6, 8, 12]), memory=rng.randint(300, 1500))
+        jobs = [
+            job(
+                f"job-{i}",
+                team=rng.choice("ab"),
+                max_workers=rng.randint(1, 8),
+                worker=Resources(slots=1, memory=rng.choice([0, 50, 100, 300])),
+                fixed=Resources(memory=rng.choice([0, 0, 100])),
+            )
+            for i in range(rng.randint(1, 4))
+        ]
+        targets = policy_by_name("goodput").plan(Snapshot(NOW, tuple(jobs), Capacity(total))).targets()
+        taken = Resources()
+        for one in jobs:
+            taken = taken.plus(one.demand(targets[one.id]))
+        more = [one for one in jobs if 0 < targets[one.id] < one.largest]
+        assert not any(taken.plus(one.worker).fits_into(total) for one in more), (seed, targets)
+
+
+def test_a_job_is_told_what_is_scarce_and_not_of_slots_that_there_are() -> None:
+    """It was the share of its team in the slots, of which enough were free, or that these did more for others."""
+    greedy = job("greedy", worker=Resources(1, memory=300), max_workers=4)
+    others = [job(f"small-{i}", team=team, max_workers=2) for i, team in enumerate(("default", "ads"))]
+    decided = policy_by_name("goodput").plan(
+        Snapshot(NOW, (greedy, *others), Capacity(Resources(12, memory=700)), {})
+    )
+    assert decided.targets() == {"greedy": 2, "small-0": 2, "small-1": 2}
+    assert decided.allocations["greedy"].reason.text.endswith("and the cluster has too little free memory for that")
 
 
 def test_jobs_that_have_no_more_than_they_need_are_not_said_to_do_more_with_it() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
@@ -201,6 +202,7 @@ class GoodputPlanner:
             self._form_markets(tiers, admission, drain_s)
             self._divide(tracker)
         self._keep(tracker)
+        self._use_rest(tracker)
         return admission, tracker
 
     def _grown(self, kept: Mapping[str, float]) -> dict[str, float]:
@@ -349,6 +351,27 @@ class GoodputPlanner:
                 outcome.sizes, outcome.division, outcome.explained_by = kept, None, None
                 outcome.rank_holders()
 
+    def _use_rest(self, tracker: CapacityTracker) -> None:
+        """Gives jobs what fits beside all others, where several resources are counted.
+
+        Shares are counted by the resource of which a worker takes most, so some are used up while there is room.
+        """
+        if tracker.slots_only:
+            return
+        keys = sorted(self._outcomes, key=lambda key: (-key[0], tracker.team_share(key[1]), key[1]))
+        for outcome in map(self._outcomes.__getitem__, keys):
+            sizes = list(outcome.sizes)
+            order = sorted(range(len(sizes)), key=lambda i: -outcome.market.members[i].unit)
+            for position in order:
+                c, have = outcome.market.members[position], sizes[position]
+                want = _more_that_fits(c, have, tracker)
+                if want > have:
+                    tracker.take(c.job, have, want)
+                    sizes[position] = want
+            if sizes != outcome.sizes:
+                outcome.sizes, outcome.division, outcome.explained_by = sizes, None, None
+                outcome.rank_holders()
+
     def _explore(self, tracker: CapacityTracker) -> set[_MarketKey]:
         """Lets jobs try more workers on slots that would stand idle, where their speed was never measured.
 
@@ -398,6 +421,7 @@ class GoodputPlanner:
                     limited, lack = _held_by(c.job, workers, tracker)
                     useful = c.larger(workers)
                     short_of = (useful and tracker.short_of(c.job, workers, useful)) or ""
+                    best = best if short_of else max(best, useful or 0)
                 allocations[c.job.id] = allocation_of(
                     c,
                     workers,
@@ -437,6 +461,18 @@ def _held_by(job: JobView, workers: int, tracker: CapacityTracker) -> tuple[bool
     if more is None or obstacle is not Obstacle.DEVICES:
         return obstacle is Obstacle.LIMIT, None
     return False, lack_of_devices(job, more - workers, tracker)
+
+
+def _more_that_fits(c: Candidate, have: int, tracker: CapacityTracker) -> int:
+    """The most valuable size from ``have`` to the top that fits, and pays for the change if it is one."""
+    best = have
+    for size in c.curve.sizes[bisect_right(c.curve.sizes, have) :]:
+        if size > c.curve.corners[c.top] or tracker.obstacle(c.job, have, size) is not None:
+            break
+        pays = not c.current or size <= c.current or (not c.frozen and c.value(size) - c.value(c.current) > c.penalty)
+        if pays and c.value(size) > c.value(best):
+            best = size
+    return best
 
 
 def _booked_singly(members: Sequence[Candidate], sizes: Sequence[int], tracker: CapacityTracker) -> list[int]:

@@ -17,7 +17,7 @@ _TOO_LITTLE = {
     "cpu": "the cluster has too few free cores for that",
     "memory": "the cluster has too little free memory for that",
     "gpu": "the cluster has too few free GPUs for that",
-    "": "the free slots are too few for that, counted by the resource of which a worker takes the largest share",
+    "": "that is too little for a change",
 }
 
 
@@ -42,8 +42,7 @@ def allocation_of(
         limited: whether one more size would take its team over its limit.
         holders: the jobs with the most workers above their minimums.
         lack: what one more size lacks of the devices, and who has it; None if they are not what it lacks.
-        short_of: the resource of which too little is free for more, if no other job has any above its minimum;
-            empty if there is enough of each, but not of the surplus, where each worker counts as its largest share.
+        short_of: the resource of which too little is free for more; empty if there is enough of each.
     """
     key = (workers, ideal, short, limited, holders, lack, short_of)
     if candidate.explained is None or candidate.explained[0] != key:
@@ -91,6 +90,14 @@ def _reason(
         return Reason(ReasonCode.TEAM_SHARE, f"{head}; team {job.team} is at its limit", (), data)
     if lack is not None:
         return Reason(ReasonCode.CLUSTER_FULL, f"{head}; another {lack[0]}", lack[1], data)
+    others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
+    useful = c.larger(workers) or more  # A size between may be worse than both.
+    gain = _gain(c, workers, useful)
+    worth = _worth(useful - workers, gain)
+    if gain >= _NOTHING:
+        worth = f"{useful - workers} more would speed it up by {gain:.0%}"
+    if short_of not in ("slots", ""):
+        return Reason(ReasonCode.CLUSTER_FULL, f"{head}; {worth}, and {_TOO_LITTLE[short_of]}", others, data)
     if c.current and ideal > workers >= c.current:
         better = f"{head}; {ideal} would speed it up by {_gain(c, workers, ideal):.0%}"
         if c.frozen and job.last_rescale_at is not None:
@@ -99,7 +106,7 @@ def _reason(
                 ReasonCode.CHANGED_LATELY, f"{better}, but {kept}, and got this number less than that ago", (), data
             )
         cost = f"the {job.rescale_cost_s:.0f} s of work that a change costs"
-        if any(holder != job.id for holder in holders):
+        if others and short_of:
             cost = f"what other jobs would lose and {cost}"
         when = " in the time that it still needs" if c.burden >= curve.fastest else ""
         text = f"{better}, too little{when} for {cost}"
@@ -108,13 +115,9 @@ def _reason(
         above = f"{slots_of(short)} above minimums" if short else "none above minimums"
         text = f"{head}; the share of team {job.team} in the free slots is {above}"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
-    others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
-    useful = c.larger(workers) or more  # A size between may be worse than both.
-    gain = _gain(c, workers, useful)
-    worth = _worth(useful - workers, gain)
-    if gain >= _NOTHING:
-        worth = f"{useful - workers} more would speed it up by {gain:.0%}"
-    text = f"{head}; {worth}, and {'the slots do more for other jobs' if others else _TOO_LITTLE[short_of]}"
+    text = (
+        f"{head}; {worth}, and {'the slots do more for other jobs' if others and short_of else _TOO_LITTLE[short_of]}"
+    )
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
 
 
