@@ -25,6 +25,7 @@ from elasticdl_core.errors import InvalidInputError
 from elasticdl_core.ports.launcher import Role
 from elasticdl_runtime.launcher.addresses import RpcTransport, agent_address
 from elasticdl_runtime.launcher.client import SERVICE
+from elasticdl_runtime.memory_group import MemoryGroups
 from elasticdl_runtime.rpc.credentials import RpcCredentials
 from elasticdl_runtime.rpc.service import Server, listen, make_server
 from elasticdl_runtime.telemetry import meters
@@ -152,6 +153,7 @@ class Agent:
             keep_ended=self._keep_ended,
             quotas=Quotas(self._directories, *self._quotas),
             devices=devices,
+            memory_mib=MemoryGroups().room().for_jobs_mib,
         )
         meters.show_all("agent", self._table.meters)
         meters.show_disk(self._directories.data)

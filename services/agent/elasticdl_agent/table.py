@@ -75,6 +75,7 @@ class ProcessTable:
         keep_ended: processes that have ended and are remembered; those of jobs of which nothing is left go first.
         quotas: what a job may take of disk and shared memory; by default what it may without settings.
         devices: the accelerators that are given out; none by default.
+        memory_mib: MiB that processes of jobs may take together, as jobs are told; 0 for nothing.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class ProcessTable:
         keep_ended: int = KEEP_ENDED,
         quotas: Quotas | None = None,
         devices: MachineDevices | None = None,
+        memory_mib: int = 0,
     ) -> None:
+        self._memory_mib = memory_mib
         self._devices = devices or MachineDevices()
         self._keep_ended = keep_ended
         self._directories = directories
@@ -228,7 +231,15 @@ class ProcessTable:
             if entry.place
         )
         return CapacityInfo(
-            self._slots, used, reservations, headroom, self._closing, isolation, self._devices.infos, tuple(uses)
+            self._slots,
+            used,
+            reservations,
+            headroom,
+            self._closing,
+            isolation,
+            self._devices.infos,
+            tuple(uses),
+            memory_mib=self._memory_mib,
         )
 
     def reserve(self, name: str, slots: int, grace_s: float) -> None:

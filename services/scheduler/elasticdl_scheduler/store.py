@@ -235,6 +235,7 @@ class SchedulerStore:
             "for_jobs": done.capacity.for_jobs,
             "used": dict(done.capacity.used),
             "leaving": done.snapshot.capacity.leaving.slots,
+            "memory_mib": done.capacity.memory_mib,
             **scheduling.devices_to_json(done.capacity),
         }
         async with self._database.transaction() as connection:

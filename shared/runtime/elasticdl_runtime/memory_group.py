@@ -26,6 +26,11 @@ class MemoryRoom:
     limit: int
     of_group: bool
 
+    @property
+    def for_jobs_mib(self) -> int:
+        """What is left for jobs beside the services of a cluster, in MiB."""
+        return max(self.limit - SLOT_BYTES, 0) >> 20
+
     def describe(self, slots: int) -> str:
         """The limit in words."""
         whose = "the limit of this container or control group" if self.of_group else "of this machine"

@@ -25,7 +25,7 @@ from elasticdl_core.pods import parse_resources
 from elasticdl_core.ports.launcher import CapacityInfo, DeviceInfo, DeviceUse
 from elasticdl_core.scheduling import Capacity, JobView, Quota, Resources, Snapshot
 from elasticdl_core.scheduling.expected_work import LATEST, ExpectedWork, expected_work
-from elasticdl_core.scheduling.snapshot import ONE_SLOT, DeviceView
+from elasticdl_core.scheduling.snapshot import NOTHING, ONE_SLOT, DeviceView
 from elasticdl_core.scheduling.throughput import mean_curve
 
 DEFAULT_RESCALE_COST_S = 15.0
@@ -190,13 +190,25 @@ def most_computing(microbatches: str | None, status: Mapping[str, Any]) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def worker_resources(request: str | None) -> Resources:
-    """The resources of one worker, by its job's ``worker_resource_request``; one slot where that says nothing."""
+def worker_resources(request: str | None, memory_mib: int = 0) -> Resources:
+    """The resources of one worker: a slot, and what its job asks for beside.
+
+    Args:
+        request: ``worker_resource_request``.
+        memory_mib: ``worker_memory_mib``: what it may take is there for it.
+    """
     try:
         share = parse_resources(request or "").device_share
     except InvalidInputError:
         share = 0  # of a release that took other words
-    return Resources(slots=1.0, gpu=share / WHOLE) if share else ONE_SLOT
+    return Resources(slots=1.0, gpu=share / WHOLE, memory=float(memory_mib)) if share or memory_mib else ONE_SLOT
+
+
+def _servers(row: Mapping[str, Any]) -> Resources:
+    """The resources of a job's parameter servers, with the memory that they may take."""
+    each = _whole(row.get("ps_memory_mib"))
+    number = 0 if row.get("distribution_strategy") == ALL_REDUCE else _whole(row.get("num_ps"))
+    return Resources(memory=float(each * number)) if each * number else NOTHING
 
 
 def job_view(
@@ -232,7 +244,8 @@ def job_view(
         prior_throughput=priors.get(row["kind"], {}),
         last_rescale_at=row["last_rescale_at"],
         started_at=row["started_at"],
-        worker=worker_resources(row["worker_resource_request"]),
+        worker=worker_resources(row["worker_resource_request"], _whole(row.get("worker_memory_mib"))),
+        fixed=_servers(row),
         places=places.get(row["id"], ()),
         kind=row["kind"],
         **_progress_of(row, used, works),
@@ -339,7 +352,7 @@ def snapshot_of(
         now=now,
         jobs=tuple(jobs.values()),
         capacity=Capacity(
-            Resources(slots=float(capacity.for_jobs), gpu=float(len(capacity.devices))),
+            Resources(float(capacity.for_jobs), memory=float(capacity.memory_mib), gpu=float(len(capacity.devices))),
             leaving=Resources(slots=float(foreign), gpu=sum(leaving) / WHOLE),
             devices=tuple(
                 DeviceView(device.name, held) for device, held in zip(capacity.devices, leaving, strict=True)

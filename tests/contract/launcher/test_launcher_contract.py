@@ -98,7 +98,7 @@ async def test_workers_wait_for_a_slot_in_the_order_of_their_launch(harness: Har
         await harness.ready(process(index=index))
     states = [status.state for status in await harness.launcher.list(JOB)]
     assert states == [ProcessState.RUNNING] * SLOTS + [ProcessState.PENDING] * 2
-    assert replace(await harness.launcher.capacity(), isolation="", pods=None) == CapacityInfo(
+    assert replace(await harness.launcher.capacity(), isolation="", pods=None, memory_mib=0) == CapacityInfo(
         SLOTS, {JOB: SLOTS + 2}
     )
     await harness.launcher.terminate(process(index=0), grace_s=20.0)
@@ -117,7 +117,9 @@ async def test_masters_and_ps_take_no_slot(harness: Harness) -> None:
 async def test_a_slot_is_given_back_at_the_end(harness: Harness) -> None:
     await harness.launcher.launch(harness.spec(process(), "exit:1", slots=1))
     await until(harness.launcher, process(), ProcessState.EXITED)
-    assert replace(await harness.launcher.capacity(), isolation="", pods=None) == CapacityInfo(SLOTS, {})
+    assert replace(await harness.launcher.capacity(), isolation="", pods=None, memory_mib=0) == CapacityInfo(
+        SLOTS, {}
+    )
 
 
 async def test_more_slots_than_there_are_is_refused(harness: Harness) -> None:

@@ -50,6 +50,11 @@ WORKER = ProcessId(JOB, Role.WORKER, 0, 1)
 MASTER = ProcessId(JOB, Role.MASTER, 0, 1)
 
 
+async def test_the_memory_of_the_machine_is_told_less_what_the_services_take(agent_harness: AgentHarness) -> None:
+    told = (await agent_harness.launcher.capacity()).memory_mib
+    assert 0 < told == MemoryGroups().room().for_jobs_mib < psutil.virtual_memory().total >> 20
+
+
 def tree_of(pid: int) -> list[psutil.Process]:
     """The process, what it started, and the shim above it."""
     process = psutil.Process(pid)

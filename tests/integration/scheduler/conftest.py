@@ -58,12 +58,16 @@ class Slots:
     down: bool = False
     devices: int = 0
     device_uses: list[DeviceUse] = field(default_factory=list)
+    memory_mib: int = 0
 
     async def capacity(self) -> CapacityInfo:
         if self.down:
             await asyncio.Event().wait()
         devices = tuple(DeviceInfo(f"gpu{number}", declared=True) for number in range(self.devices))
-        return CapacityInfo(self.slots, dict(self.used), devices=devices, device_uses=tuple(sorted(self.device_uses)))
+        uses = tuple(sorted(self.device_uses))
+        return CapacityInfo(
+            self.slots, dict(self.used), devices=devices, device_uses=uses, memory_mib=self.memory_mib
+        )
 
 
 class World:

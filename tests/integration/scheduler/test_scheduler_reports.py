@@ -50,7 +50,7 @@ async def test_each_pass_is_told_with_policy_quotas_and_capacity(world: Any) -> 
     (row,) = await world.sql.fetch("SELECT * FROM scheduler_passes")
     assert (row["passes"], row["changes"], row["policy"], row["epoch"]) == (2, 1, "fair", leadership.epoch)
     slots = {"slots": 4, "for_jobs": 4, "used": {"gone": 1}, "leaving": 1.0}
-    assert json.loads(row["capacity"]) == {**slots, "devices": [], "device_uses": []}
+    assert json.loads(row["capacity"]) == {**slots, "memory_mib": 0, "devices": [], "device_uses": []}
     assert quotas_from_json(json.loads(row["quotas"]), "the table") == quotas
     await world.sql.execute("UPDATE leadership SET epoch = epoch + 1")
     with pytest.raises(FencedError):

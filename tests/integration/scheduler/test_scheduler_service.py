@@ -170,6 +170,23 @@ async def test_jobs_that_did_not_change_are_the_same_objects_in_the_next_pass(wo
     assert (second["a"].attained_service, second["b"] is first["b"]) == (7.0, True)
 
 
+async def test_memory_that_jobs_ask_for_is_given_out_once(world: Any) -> None:
+    """Four workers that may take 1000 MiB each were started where there are 3100, 600 of them for the servers."""
+    world.slots.memory_mib = 3100
+    asks = {"model_def": "m.f", "worker_memory_mib": 1000, "ps_memory_mib": 300, "num_ps": 2}
+    await world.submit("a", spec=json.dumps(asks))
+    await world.submit("b", spec=json.dumps(asks))
+    await world.submit("c", max_workers=1)
+    scheduler, leadership, _ = world.scheduler()
+    await leadership.attempt()
+    await scheduler.decide_once()
+    assert await world.targets() == {"a": 2, "b": 0, "c": 1}
+    assert (await world.job("b"))["target_reason"] == (
+        "its minimum of 1 worker needs 1600 MiB of memory, and 1500 are left beside the minimum of the job that "
+        "goes before it"
+    )
+
+
 async def test_two_jobs_share_two_slots_as_explained(world: Any) -> None:
     world.slots.slots = 2
     await world.submit("a", max_workers=2)

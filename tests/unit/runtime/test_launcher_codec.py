@@ -19,5 +19,5 @@ def test_a_launch_is_told_whole(pod: PodRequest) -> None:
 
 @pytest.mark.parametrize("pods", [None, PodRules(), PodRules(("i",), ("c", "d"), "e", "/f", "4", "1Gi", {"g": "h"})])
 def test_the_capacity_is_told_whole(pods: PodRules | None) -> None:
-    capacity = CapacityInfo(4, {"a-1": 2}, isolation="pods", pods=pods)
+    capacity = CapacityInfo(4, {"a-1": 2}, isolation="pods", pods=pods, memory_mib=4096)
     assert codec.capacity_from_message(codec.capacity_to_message(capacity)) == capacity

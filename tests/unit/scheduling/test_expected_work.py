@@ -165,6 +165,22 @@ def test_what_is_kept_of_a_job_that_goes_on_is_as_if_it_were_made_anew() -> None
     assert rates({"1": 12.34567}) == {1: 12.3}
 
 
+@pytest.mark.parametrize(
+    ("columns", "worker", "servers"),
+    [
+        ({}, 0.0, 0.0),
+        ({"worker_memory_mib": "512", "num_ps": "2"}, 512.0, 0.0),
+        ({"worker_memory_mib": "512", "ps_memory_mib": "100", "num_ps": "2"}, 512.0, 200.0),
+        ({"ps_memory_mib": "100", "num_ps": "2", "distribution_strategy": "AllReduceStrategy"}, 0.0, 0.0),
+    ],
+)
+def test_memory_that_processes_may_take_is_planned(columns: dict[str, str], worker: float, servers: float) -> None:
+    snapshot = snapshot_of(0.0, [row("a", **columns)], {}, CapacityInfo(4, memory_mib=2048), {})
+    (job,) = snapshot.jobs
+    assert (job.worker.slots, job.worker.memory, job.fixed.memory) == (1.0, worker, servers)
+    assert (snapshot.capacity.total.memory, len(snapshot.limited)) == (2048.0, 2 if worker or servers else 1)
+
+
 def test_what_is_packed_for_the_log_is_read_back_and_so_is_what_was_not() -> None:
     whole = {"now": 1.5, "jobs": [{"id": "ä"}]}
     assert unpacked(packed(json.dumps(whole))) == unpacked(whole) == whole

@@ -374,6 +374,27 @@ def test_memory_limits_too() -> None:
         assert sum(policy_by_name(name).plan(snapshot).targets().values()) == 3
 
 
+def test_who_lacks_memory_is_told_of_memory() -> None:
+    """It was told how many slots it needs, and that more are left."""
+    capacity = Capacity(Resources(slots=8.0, memory=3000.0))
+
+    def told(least: int, *others: JobView) -> str:
+        waits = job("waits", min_workers=least, worker=Resources(1.0, memory=1000.0), fixed=Resources(memory=500.0))
+        return (
+            policy_by_name("goodput").plan(Snapshot(NOW, (waits, *others), capacity)).allocations["waits"].reason.text
+        )
+
+    important = job("important", priority=1, min_workers=2, worker=Resources(1.0, memory=1000.0))
+    assert told(1, important) == (
+        "its minimum of 1 worker needs 1500 MiB of memory, and 1000 are left beside the minimum of the job that goes "
+        "before it; expected to fit at 1970-01-01 04:10:00 UTC"
+    )
+    assert told(3) == (
+        "its minimum of 3 workers (3500 MiB of memory) is more than the whole cluster of 3000 MiB of memory; "
+        "lower worker_memory_mib, ps_memory_mib or min_workers"
+    )
+
+
 def test_fifo_tops_up_in_order_of_arrival() -> None:
     jobs = [job("late", submitted_at=5.0), job("early", submitted_at=1.0)]
     assert plan("fifo", 10, *jobs).targets() == {"early": 8, "late": 2}

@@ -34,7 +34,7 @@ from elasticdl_core.job import JobRequest, JobSpec, JobState, resolve_aliases
 from elasticdl_core.job.updates import words_at_submission
 from elasticdl_core.job.ways import refuse_meaningless
 from elasticdl_core.scheduling.capacity_tracker import CapacityTracker, Obstacle
-from elasticdl_core.scheduling.words import slots_of
+from elasticdl_core.scheduling.words import amount_of
 from elasticdl_runtime.failpoints import failpoint
 from elasticdl_runtime.lifecycle import to_its_end
 from elasticdl_runtime.tree_removal import remove_tree
@@ -280,7 +280,8 @@ async def _refuse_impossible(api: Api, job_id: str, changes: Mapping[str, Any]) 
     tracker = CapacityTracker(snapshot)
     obstacle = tracker.possible(job, least)
     if obstacle is not None:
-        whole = f"the whole cluster of {slots_of(tracker.installed)}"
+        what, _, total = tracker.too_much_of(job, least)
+        whole = f"the whole cluster of {amount_of(what, total)}"
         most = f"the limit of team {job.team}" if obstacle is Obstacle.LIMIT else whole
         fix = "give fewer; `elasticdl status` shows what the cluster has"
         raise SpecError([Problem("min_workers", f"{least} workers are more than {most}", fix)])

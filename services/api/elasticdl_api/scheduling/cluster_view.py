@@ -162,7 +162,8 @@ class ClusterViews:
         devices, uses = scheduling.devices_from_json(told)
         slots = int(told.get("slots", 0))
         aside = slots - int(told.get("for_jobs", slots))
-        return CapacityInfo(slots, used, headroom=aside, devices=devices, device_uses=uses)
+        memory = int(told.get("memory_mib", 0))
+        return CapacityInfo(slots, used, headroom=aside, devices=devices, device_uses=uses, memory_mib=memory)
 
 
 def _view_of(seen: ObservedCluster, capacity: CapacityInfo) -> ClusterView:

@@ -227,8 +227,8 @@ class JobFields:
         worker_threads: threads that one operation of the framework may use in a worker; 0 takes the worker's share of
             the machine's cores, and one thread for small PyTorch models where that share is two cores and parameter
             servers want one of them.
-        worker_memory_mib: memory limit of a worker in MiB; 0 for none.
-        ps_memory_mib: memory limit of a PS in MiB; 0 for none.
+        worker_memory_mib: memory limit of a worker in MiB, which the scheduler keeps for it; 0 for none.
+        ps_memory_mib: the same of a PS.
         worker_resource_request: what one worker takes. Of an accelerator: ``gpu=0.5`` is a half of one device,
             ``gpu=1`` a whole one; without it a worker sees none. ``memory=4Gi`` is worker_memory_mib. On Kubernetes
             also ``cpu=2`` and ``disk=10Gi``, which its pod requests and may use; all with commas between them.

@@ -201,6 +201,7 @@ class CapacityInfo:
         device_uses: who holds what of them, by job and worker.
         job_revision: what the masters that it launches take a job's specification to mean.
         pods: what jobs may ask of their pods; None where processes are no pods.
+        memory_mib: MiB of memory that processes of jobs may take together; 0 where that is not told.
     """
 
     slots: int
@@ -213,6 +214,7 @@ class CapacityInfo:
     device_uses: Sequence[DeviceUse] = ()
     job_revision: int = JOB_REVISION
     pods: PodRules | None = None
+    memory_mib: int = 0
 
     @property
     def for_jobs(self) -> int:

@@ -25,7 +25,7 @@ from elasticdl_core.scheduling.device_reasons import lack_of_devices, too_many_d
 from elasticdl_core.scheduling.plan import Allocation, BlockedJob, Reason, ReasonCode
 from elasticdl_core.scheduling.snapshot import NOTHING, ONE_SLOT, JobView, Snapshot
 from elasticdl_core.scheduling.victims import claims_of
-from elasticdl_core.scheduling.words import jobs_of, moment, slots_of, workers_of
+from elasticdl_core.scheduling.words import amount_of, jobs_of, moment, slots_of, workers_of
 
 MAX_BLOCKERS = 5
 """A reason names at most this many jobs."""
@@ -461,7 +461,8 @@ class _Admitter:
         """Why its minimum does not fit; shared by all for whom the same numbers hold."""
         is_first = self._first_blocked is job
         state = (
-            self._tracker.free[0] - self._kept_from(job),
+            tuple(self._tracker.free),
+            self._kept_from(job),
             len(self._result.admitted),
             is_first,
             job.current_workers > 0,
@@ -494,17 +495,18 @@ class _Admitter:
         return {"expected_at": self._shadow_at} if told else {}
 
     def _no_room_now(self, job: JobView, size: int) -> Reason:
-        free = max(self._tracker.free[0] - self._kept_from(job), 0.0)
-        need = job.demand(size).slots
+        short = self._tracker.short_of(job, 0, size) or "slots"
+        free = max(self._tracker.free_of(short) - (self._kept_from(job) if short == "slots" else 0.0), 0.0)
+        need = getattr(job.demand(size), short)
         blockers = self._holders()
         when = self._expected_to_fit(job)
         data: dict[str, float | str] = {"need": need, "free": free, "min_workers": size}
         if job.current_workers > 0:
             why = self._why_evicted(job)
-            text = f"evicted: {why} {slots_of(free)}, and its minimum of {workers_of(size)} needs {need:g}"
+            text = f"evicted: {why} {amount_of(short, free)}, and its minimum of {workers_of(size)} needs {need:g}"
             return Reason(ReasonCode.EVICTED, text, blockers, data)
         text = (
-            f"its minimum of {workers_of(size)} needs {slots_of(need)}, and {free:g} "
+            f"its minimum of {workers_of(size)} needs {amount_of(short, need)}, and {free:g} "
             f"{'is' if free == 1 else 'are'} left {self._beside(job)}{when}"
         )
         return Reason(ReasonCode.WAITING_FOR_CAPACITY, text, blockers, data | self._expected_at(bool(when)))
@@ -566,10 +568,12 @@ class _Admitter:
         if self._tracker.possible(job, size) is Obstacle.DEVICES:
             data: dict[str, float | str] = {"gpu": job.worker.gpu * size, "total": self._tracker.total_of("gpu")}
             return Reason(ReasonCode.IMPOSSIBLE, too_many_devices(job, size, self._tracker), (), data)
-        where = (
-            f"the limit of team {job.team}"
-            if self._tracker.possible(job, size) is Obstacle.LIMIT
-            else f"the whole cluster of {slots_of(self._tracker.installed)}"
-        )
-        text = f"its minimum of {workers_of(size)} ({slots_of(need)}) is more than {where}; lower min_workers"
-        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": self._tracker.installed})
+        what, total = "slots", self._tracker.installed
+        if self._tracker.possible(job, size) is Obstacle.LIMIT:
+            where = f"the limit of team {job.team}"
+        else:
+            what, need, total = self._tracker.too_much_of(job, size)
+            where = f"the whole cluster of {amount_of(what, total)}"
+        lower = "worker_memory_mib, ps_memory_mib or min_workers" if what == "memory" else "min_workers"
+        text = f"its minimum of {workers_of(size)} ({amount_of(what, need)}) is more than {where}; lower {lower}"
+        return Reason(ReasonCode.IMPOSSIBLE, text, (), {"need": need, "total": total})

@@ -261,6 +261,18 @@ class CapacityTracker:
             return Obstacle.DEVICES if empty.room(job.device_share) < workers else None
         return None
 
+    def too_much_of(self, job: JobView, workers: int) -> tuple[str, float, float]:
+        """The resource of which that size needs more than there is at all, what it needs and what there is."""
+        need = self.change(job, 0, workers)
+        for dimension, amount, most in zip(self._dims, need, (self.installed, *self.total[1:]), strict=True):
+            if amount > most + _ROUNDING:
+                return DIMENSIONS[dimension], amount, most
+        return "slots", need[0], self.installed
+
+    def free_of(self, name: str) -> float:
+        """What is free of a limited resource, by its name."""
+        return self.free[self._dims.index(DIMENSIONS.index(name))]
+
     def dominant(self, amounts: Sequence[float]) -> float:
         """The largest fraction of the cluster among the amounts (the dominant share)."""
         return max(

@@ -315,13 +315,16 @@ class Snapshot:
 
     @cached_property
     def limited(self) -> tuple[int, ...]:
-        """Indices in ``DIMENSIONS`` of the resources that decide who fits: GPUs only if somebody asks for some."""
-        found = tuple(i for i in self.capacity.limited if i != GPU)
+        """Indices in ``DIMENSIONS`` of what decides who fits: beside slots those that somebody asks for."""
+        asked = {0}
         # A plain loop, as it is run for each plan: nearly all workers of a large cluster are one and the same object.
         for job in self.jobs:
-            if job.worker is not ONE_SLOT and job.worker.gpu > 0:
-                return (*found, GPU)
-        return found
+            if job.worker is not ONE_SLOT or job.fixed is not NOTHING:
+                amounts = zip(job.worker.vector(), job.fixed.vector(), strict=True)
+                asked |= {i for i, (worker, fixed) in enumerate(amounts) if worker > 0 or fixed > 0}
+        if self.capacity.total.gpu <= 0 and GPU in asked:  # Who asks for one cannot run.
+            return (*(i for i in self.capacity.limited if i in asked), GPU)
+        return tuple(i for i in self.capacity.limited if i in asked)
 
     @cached_property
     def by_id(self) -> Mapping[str, JobView]:

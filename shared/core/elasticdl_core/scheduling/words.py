@@ -18,6 +18,15 @@ def slots_of(count: float) -> str:
     return f"{count:g} slot" if count == 1 else f"{count:g} slots"
 
 
+def amount_of(resource: str, amount: float) -> str:
+    """An amount of a resource, in words: ``2 slots``, ``4096 MiB of memory``, ``1 core``."""
+    if resource == "memory":
+        return f"{amount:.0f} MiB of memory"
+    if resource == "cpu":
+        return f"{amount:g} core" if amount == 1 else f"{amount:g} cores"
+    return slots_of(amount)
+
+
 def jobs_of(count: int) -> str:
     """A number of jobs, in words: ``1 job``, ``3 jobs``."""
     return f"{count} job" if count == 1 else f"{count} jobs"

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65lasticdl_proto/v1/agent.proto\x12\x0c\x65lasticdl.v1\"M\n\tProcessId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"\x9b\x01\n\rProcessStatus\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rhas_exit_code\x18\x03 \x01(\x08\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x0f\n\x07message\x18\x07 \x01(\t\"\xd6\x02\n\rLaunchRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x41\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32,.elasticdl.v1.LaunchRequest.EnvironmentEntry\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05slots\x18\x04 \x01(\x05\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x12\n\nrestricted\x18\x08 \x01(\x08\x12\x10\n\x08readable\x18\x06 \x03(\t\x12\x10\n\x08writable\x18\x07 \x03(\t\x12\x14\n\x0c\x64\x65vice_share\x18\t \x01(\x05\x12%\n\x03pod\x18\n \x01(\x0b\x32\x18.elasticdl.v1.PodRequest\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd9\x01\n\nPodRequest\x12\r\n\x05image\x18\x01 \x01(\t\x12\x19\n\x11image_pull_policy\x18\x02 \x01(\t\x12\x0b\n\x03\x63pu\x18\x03 \x01(\t\x12\x0c\n\x04\x64isk\x18\x04 \x01(\t\x12\x0e\n\x06volume\x18\x05 \x01(\t\x12\x41\n\rnode_selector\x18\x06 \x03(\x0b\x32*.elasticdl.v1.PodRequest.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x10\n\x0eLaunchResponse\"H\n\x10TerminateRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"6\n\x13TerminateJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x13\n\x11TerminateResponse\"\x1d\n\x0bListRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0cListResponse\x12.\n\tprocesses\x18\x01 \x03(\x0b\x32\x1b.elasticdl.v1.ProcessStatus\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x11\n\x0f\x43\x61pacityRequest\"\x82\x03\n\x10\x43\x61pacityResponse\x12\r\n\x05slots\x18\x01 \x01(\x05\x12\x36\n\x04used\x18\x02 \x03(\x0b\x32(.elasticdl.v1.CapacityResponse.UsedEntry\x12\x33\n\x0creservations\x18\x03 \x03(\x0b\x32\x1d.elasticdl.v1.SlotReservation\x12\x10\n\x08headroom\x18\x04 \x01(\x05\x12\x0f\n\x07\x63losing\x18\x05 \x01(\x08\x12\x11\n\tisolation\x18\x06 \x01(\t\x12%\n\x07\x64\x65vices\x18\x07 \x03(\x0b\x32\x14.elasticdl.v1.Device\x12,\n\x0b\x64\x65vice_uses\x18\x08 \x03(\x0b\x32\x17.elasticdl.v1.DeviceUse\x12\x14\n\x0cjob_revision\x18\t \x01(\x05\x12$\n\x04pods\x18\n \x01(\x0b\x32\x16.elasticdl.v1.PodRules\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\xf0\x01\n\x08PodRules\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x0e\n\x06\x63laims\x18\x02 \x03(\t\x12\x15\n\rcluster_claim\x18\x03 \x01(\t\x12\x10\n\x08\x64\x61ta_dir\x18\x04 \x01(\t\x12\x10\n\x08most_cpu\x18\x05 \x01(\t\x12\x13\n\x0bmost_memory\x18\x06 \x01(\t\x12?\n\rnode_selector\x18\x07 \x03(\x0b\x32(.elasticdl.v1.PodRules.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x06\x44\x65vice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x63lared\x18\x02 \x01(\x08\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05model\x18\x04 \x01(\t\"J\n\tDeviceUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x03 \x03(\x05\x12\r\n\x05share\x18\x04 \x01(\x05\"\x90\x01\n\x0fSlotReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07granted\x18\x03 \x01(\x05\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x12\n\nchanged_at\x18\x05 \x01(\x01\x12\x16\n\x0ehas_granted_at\x18\x06 \x01(\x08\x12\x12\n\ngranted_at\x18\x07 \x01(\x01\">\n\x0eReserveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\x1e\n\x0eReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fReserveResponse\"y\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\x10\n\x08since_ms\x18\x06 \x01(\x03\x12\r\n\x05lines\x18\x07 \x01(\x03\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\">\n\x0eInspectRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61sk\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"\x91\x01\n\x10InspectedProcess\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\x0c\x12\x0c\n\x04\x64ump\x18\x04 \x01(\x0c\x12+\n\x07threads\x18\x05 \x03(\x0b\x32\x1a.elasticdl.v1.SystemThread\"=\n\x0cSystemThread\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08waits_in\x18\x03 \x01(\t\"\x0f\n\rMetersRequest\":\n\x0eMetersResponse\x12(\n\x06values\x18\x01 \x03(\x0b\x32\x18.elasticdl.v1.MeterValue\"8\n\nMeterValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\x32\x9a\x06\n\x05\x41gent\x12\x43\n\x06Launch\x12\x1b.elasticdl.v1.LaunchRequest\x1a\x1c.elasticdl.v1.LaunchResponse\x12L\n\tTerminate\x12\x1e.elasticdl.v1.TerminateRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12R\n\x0cTerminateJob\x12!.elasticdl.v1.TerminateJobRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12=\n\x04List\x12\x19.elasticdl.v1.ListRequest\x1a\x1a.elasticdl.v1.ListResponse\x12\x42\n\x05Watch\x12\x1a.elasticdl.v1.WatchRequest\x1a\x1b.elasticdl.v1.ProcessStatus0\x01\x12I\n\x08\x43\x61pacity\x12\x1d.elasticdl.v1.CapacityRequest\x1a\x1e.elasticdl.v1.CapacityResponse\x12\x46\n\x07Reserve\x12\x1c.elasticdl.v1.ReserveRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12\x46\n\x07Release\x12\x1c.elasticdl.v1.ReleaseRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12<\n\x04Logs\x12\x19.elasticdl.v1.LogsRequest\x1a\x17.elasticdl.v1.LogsChunk0\x01\x12I\n\x07Inspect\x12\x1c.elasticdl.v1.InspectRequest\x1a\x1e.elasticdl.v1.InspectedProcess0\x01\x12\x43\n\x06Meters\x12\x1b.elasticdl.v1.MetersRequest\x1a\x1c.elasticdl.v1.MetersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65lasticdl_proto/v1/agent.proto\x12\x0c\x65lasticdl.v1\"M\n\tProcessId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"\x9b\x01\n\rProcessStatus\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rhas_exit_code\x18\x03 \x01(\x08\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x0f\n\x07message\x18\x07 \x01(\t\"\xd6\x02\n\rLaunchRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x41\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32,.elasticdl.v1.LaunchRequest.EnvironmentEntry\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05slots\x18\x04 \x01(\x05\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x12\n\nrestricted\x18\x08 \x01(\x08\x12\x10\n\x08readable\x18\x06 \x03(\t\x12\x10\n\x08writable\x18\x07 \x03(\t\x12\x14\n\x0c\x64\x65vice_share\x18\t \x01(\x05\x12%\n\x03pod\x18\n \x01(\x0b\x32\x18.elasticdl.v1.PodRequest\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd9\x01\n\nPodRequest\x12\r\n\x05image\x18\x01 \x01(\t\x12\x19\n\x11image_pull_policy\x18\x02 \x01(\t\x12\x0b\n\x03\x63pu\x18\x03 \x01(\t\x12\x0c\n\x04\x64isk\x18\x04 \x01(\t\x12\x0e\n\x06volume\x18\x05 \x01(\t\x12\x41\n\rnode_selector\x18\x06 \x03(\x0b\x32*.elasticdl.v1.PodRequest.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x10\n\x0eLaunchResponse\"H\n\x10TerminateRequest\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"6\n\x13TerminateJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x13\n\x11TerminateResponse\"\x1d\n\x0bListRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0cListResponse\x12.\n\tprocesses\x18\x01 \x03(\x0b\x32\x1b.elasticdl.v1.ProcessStatus\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x11\n\x0f\x43\x61pacityRequest\"\x96\x03\n\x10\x43\x61pacityResponse\x12\r\n\x05slots\x18\x01 \x01(\x05\x12\x36\n\x04used\x18\x02 \x03(\x0b\x32(.elasticdl.v1.CapacityResponse.UsedEntry\x12\x33\n\x0creservations\x18\x03 \x03(\x0b\x32\x1d.elasticdl.v1.SlotReservation\x12\x10\n\x08headroom\x18\x04 \x01(\x05\x12\x0f\n\x07\x63losing\x18\x05 \x01(\x08\x12\x11\n\tisolation\x18\x06 \x01(\t\x12%\n\x07\x64\x65vices\x18\x07 \x03(\x0b\x32\x14.elasticdl.v1.Device\x12,\n\x0b\x64\x65vice_uses\x18\x08 \x03(\x0b\x32\x17.elasticdl.v1.DeviceUse\x12\x14\n\x0cjob_revision\x18\t \x01(\x05\x12$\n\x04pods\x18\n \x01(\x0b\x32\x16.elasticdl.v1.PodRules\x12\x12\n\nmemory_mib\x18\x0b \x01(\x03\x1a+\n\tUsedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\xf0\x01\n\x08PodRules\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x0e\n\x06\x63laims\x18\x02 \x03(\t\x12\x15\n\rcluster_claim\x18\x03 \x01(\t\x12\x10\n\x08\x64\x61ta_dir\x18\x04 \x01(\t\x12\x10\n\x08most_cpu\x18\x05 \x01(\t\x12\x13\n\x0bmost_memory\x18\x06 \x01(\t\x12?\n\rnode_selector\x18\x07 \x03(\x0b\x32(.elasticdl.v1.PodRules.NodeSelectorEntry\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x06\x44\x65vice\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x63lared\x18\x02 \x01(\x08\x12\x12\n\nmemory_mib\x18\x03 \x01(\x03\x12\r\n\x05model\x18\x04 \x01(\t\"J\n\tDeviceUse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0f\n\x07\x64\x65vices\x18\x03 \x03(\x05\x12\r\n\x05share\x18\x04 \x01(\x05\"\x90\x01\n\x0fSlotReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07granted\x18\x03 \x01(\x05\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x12\n\nchanged_at\x18\x05 \x01(\x01\x12\x16\n\x0ehas_granted_at\x18\x06 \x01(\x08\x12\x12\n\ngranted_at\x18\x07 \x01(\x01\">\n\x0eReserveRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\x05\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\x1e\n\x0eReleaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fReserveResponse\"y\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\x05\x12\x0c\n\x04tail\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\x10\n\x08since_ms\x18\x06 \x01(\x03\x12\r\n\x05lines\x18\x07 \x01(\x03\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\">\n\x0eInspectRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61sk\x18\x02 \x01(\t\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"\x91\x01\n\x10InspectedProcess\x12#\n\x02id\x18\x01 \x01(\x0b\x32\x17.elasticdl.v1.ProcessId\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\x0c\x12\x0c\n\x04\x64ump\x18\x04 \x01(\x0c\x12+\n\x07threads\x18\x05 \x03(\x0b\x32\x1a.elasticdl.v1.SystemThread\"=\n\x0cSystemThread\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08waits_in\x18\x03 \x01(\t\"\x0f\n\rMetersRequest\":\n\x0eMetersResponse\x12(\n\x06values\x18\x01 \x03(\x0b\x32\x18.elasticdl.v1.MeterValue\"8\n\nMeterValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\x32\x9a\x06\n\x05\x41gent\x12\x43\n\x06Launch\x12\x1b.elasticdl.v1.LaunchRequest\x1a\x1c.elasticdl.v1.LaunchResponse\x12L\n\tTerminate\x12\x1e.elasticdl.v1.TerminateRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12R\n\x0cTerminateJob\x12!.elasticdl.v1.TerminateJobRequest\x1a\x1f.elasticdl.v1.TerminateResponse\x12=\n\x04List\x12\x19.elasticdl.v1.ListRequest\x1a\x1a.elasticdl.v1.ListResponse\x12\x42\n\x05Watch\x12\x1a.elasticdl.v1.WatchRequest\x1a\x1b.elasticdl.v1.ProcessStatus0\x01\x12I\n\x08\x43\x61pacity\x12\x1d.elasticdl.v1.CapacityRequest\x1a\x1e.elasticdl.v1.CapacityResponse\x12\x46\n\x07Reserve\x12\x1c.elasticdl.v1.ReserveRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12\x46\n\x07Release\x12\x1c.elasticdl.v1.ReleaseRequest\x1a\x1d.elasticdl.v1.ReserveResponse\x12<\n\x04Logs\x12\x19.elasticdl.v1.LogsRequest\x1a\x17.elasticdl.v1.LogsChunk0\x01\x12I\n\x07Inspect\x12\x1c.elasticdl.v1.InspectRequest\x1a\x1e.elasticdl.v1.InspectedProcess0\x01\x12\x43\n\x06Meters\x12\x1b.elasticdl.v1.MetersRequest\x1a\x1c.elasticdl.v1.MetersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -68,41 +68,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CAPACITYREQUEST']._serialized_start=1146
   _globals['_CAPACITYREQUEST']._serialized_end=1163
   _globals['_CAPACITYRESPONSE']._serialized_start=1166
-  _globals['_CAPACITYRESPONSE']._serialized_end=1552
-  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_start=1509
-  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_end=1552
-  _globals['_PODRULES']._serialized_start=1555
-  _globals['_PODRULES']._serialized_end=1795
+  _globals['_CAPACITYRESPONSE']._serialized_end=1572
+  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_start=1529
+  _globals['_CAPACITYRESPONSE_USEDENTRY']._serialized_end=1572
+  _globals['_PODRULES']._serialized_start=1575
+  _globals['_PODRULES']._serialized_end=1815
   _globals['_PODRULES_NODESELECTORENTRY']._serialized_start=797
   _globals['_PODRULES_NODESELECTORENTRY']._serialized_end=848
-  _globals['_DEVICE']._serialized_start=1797
-  _globals['_DEVICE']._serialized_end=1872
-  _globals['_DEVICEUSE']._serialized_start=1874
-  _globals['_DEVICEUSE']._serialized_end=1948
-  _globals['_SLOTRESERVATION']._serialized_start=1951
-  _globals['_SLOTRESERVATION']._serialized_end=2095
-  _globals['_RESERVEREQUEST']._serialized_start=2097
-  _globals['_RESERVEREQUEST']._serialized_end=2159
-  _globals['_RELEASEREQUEST']._serialized_start=2161
-  _globals['_RELEASEREQUEST']._serialized_end=2191
-  _globals['_RESERVERESPONSE']._serialized_start=2193
-  _globals['_RESERVERESPONSE']._serialized_end=2210
-  _globals['_LOGSREQUEST']._serialized_start=2212
-  _globals['_LOGSREQUEST']._serialized_end=2333
-  _globals['_LOGSCHUNK']._serialized_start=2335
-  _globals['_LOGSCHUNK']._serialized_end=2360
-  _globals['_INSPECTREQUEST']._serialized_start=2362
-  _globals['_INSPECTREQUEST']._serialized_end=2424
-  _globals['_INSPECTEDPROCESS']._serialized_start=2427
-  _globals['_INSPECTEDPROCESS']._serialized_end=2572
-  _globals['_SYSTEMTHREAD']._serialized_start=2574
-  _globals['_SYSTEMTHREAD']._serialized_end=2635
-  _globals['_METERSREQUEST']._serialized_start=2637
-  _globals['_METERSREQUEST']._serialized_end=2652
-  _globals['_METERSRESPONSE']._serialized_start=2654
-  _globals['_METERSRESPONSE']._serialized_end=2712
-  _globals['_METERVALUE']._serialized_start=2714
-  _globals['_METERVALUE']._serialized_end=2770
-  _globals['_AGENT']._serialized_start=2773
-  _globals['_AGENT']._serialized_end=3567
+  _globals['_DEVICE']._serialized_start=1817
+  _globals['_DEVICE']._serialized_end=1892
+  _globals['_DEVICEUSE']._serialized_start=1894
+  _globals['_DEVICEUSE']._serialized_end=1968
+  _globals['_SLOTRESERVATION']._serialized_start=1971
+  _globals['_SLOTRESERVATION']._serialized_end=2115
+  _globals['_RESERVEREQUEST']._serialized_start=2117
+  _globals['_RESERVEREQUEST']._serialized_end=2179
+  _globals['_RELEASEREQUEST']._serialized_start=2181
+  _globals['_RELEASEREQUEST']._serialized_end=2211
+  _globals['_RESERVERESPONSE']._serialized_start=2213
+  _globals['_RESERVERESPONSE']._serialized_end=2230
+  _globals['_LOGSREQUEST']._serialized_start=2232
+  _globals['_LOGSREQUEST']._serialized_end=2353
+  _globals['_LOGSCHUNK']._serialized_start=2355
+  _globals['_LOGSCHUNK']._serialized_end=2380
+  _globals['_INSPECTREQUEST']._serialized_start=2382
+  _globals['_INSPECTREQUEST']._serialized_end=2444
+  _globals['_INSPECTEDPROCESS']._serialized_start=2447
+  _globals['_INSPECTEDPROCESS']._serialized_end=2592
+  _globals['_SYSTEMTHREAD']._serialized_start=2594
+  _globals['_SYSTEMTHREAD']._serialized_end=2655
+  _globals['_METERSREQUEST']._serialized_start=2657
+  _globals['_METERSREQUEST']._serialized_end=2672
+  _globals['_METERSRESPONSE']._serialized_start=2674
+  _globals['_METERSRESPONSE']._serialized_end=2732
+  _globals['_METERVALUE']._serialized_start=2734
+  _globals['_METERVALUE']._serialized_end=2790
+  _globals['_AGENT']._serialized_start=2793
+  _globals['_AGENT']._serialized_end=3587
 # @@protoc_insertion_point(module_scope)

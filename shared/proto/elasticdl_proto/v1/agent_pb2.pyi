@@ -137,7 +137,7 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityResponse(_message.Message):
-    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses", "job_revision", "pods")
+    __slots__ = ("slots", "used", "reservations", "headroom", "closing", "isolation", "devices", "device_uses", "job_revision", "pods", "memory_mib")
     class UsedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class CapacityResponse(_message.Message):
     DEVICE_USES_FIELD_NUMBER: _ClassVar[int]
     JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     slots: int
     used: _containers.ScalarMap[str, int]
     reservations: _containers.RepeatedCompositeFieldContainer[SlotReservation]
@@ -165,7 +166,8 @@ class CapacityResponse(_message.Message):
     device_uses: _containers.RepeatedCompositeFieldContainer[DeviceUse]
     job_revision: int
     pods: PodRules
-    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., job_revision: _Optional[int] = ..., pods: _Optional[_Union[PodRules, _Mapping]] = ...) -> None: ...
+    memory_mib: int
+    def __init__(self, slots: _Optional[int] = ..., used: _Optional[_Mapping[str, int]] = ..., reservations: _Optional[_Iterable[_Union[SlotReservation, _Mapping]]] = ..., headroom: _Optional[int] = ..., closing: bool = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., device_uses: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., job_revision: _Optional[int] = ..., pods: _Optional[_Union[PodRules, _Mapping]] = ..., memory_mib: _Optional[int] = ...) -> None: ...
 
 class PodRules(_message.Message):
     __slots__ = ("images", "claims", "cluster_claim", "data_dir", "most_cpu", "most_memory", "node_selector")

@@ -98,7 +98,7 @@ def _seconds(moment: ColumnElement[Any]) -> ColumnElement[float]:
 
 _OF_WORK = (
     *("num_epochs", "max_steps", "minibatch_size", "distribution_strategy"),
-    *("use_async", "grads_to_wait", "get_model_steps"),
+    *("use_async", "grads_to_wait", "get_model_steps", "num_ps", "worker_memory_mib", "ps_memory_mib"),
 )
 
 

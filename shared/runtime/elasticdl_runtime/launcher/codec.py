@@ -142,6 +142,7 @@ def capacity_from_message(message: agent_pb2.CapacityResponse) -> CapacityInfo:
         ),
         int(message.job_revision),
         _rules_from_message(message.pods) if message.HasField("pods") else None,
+        int(message.memory_mib),
     )
 
 
@@ -188,6 +189,7 @@ def capacity_to_message(capacity: CapacityInfo) -> agent_pb2.CapacityResponse:
         ],
         job_revision=capacity.job_revision,
         pods=None if capacity.pods is None else agent_pb2.PodRules(**dataclasses.asdict(capacity.pods)),
+        memory_mib=capacity.memory_mib,
     )
 
 
