@@ -159,13 +159,12 @@ class Scheduler:
             return False
         capacity = await self._capacity()
         started = time.monotonic()
-        present = await self._store.read(capacity)
-        failpoint("scheduler.after_read")
-        snapshot = present.snapshot
         with collector_paused():
-            decided = self._policy.plan(snapshot)
-        plan: Plan = pace(snapshot, decided)
-        changes = await self._store.write(epoch, present, plan)
+            present = await self._store.read(capacity)
+            failpoint("scheduler.after_read")
+            snapshot = present.snapshot
+            plan: Plan = pace(snapshot, self._policy.plan(snapshot))
+            changes = await self._store.write(epoch, present, plan)
         seconds = time.monotonic() - started
         await self._store.report(
             epoch, SchedulingPass(snapshot, capacity, self._policy.name, changes, seconds, self._interval_s)

@@ -548,10 +548,10 @@ class _Admitter:
         admitted = self._result.admitted
         if self._blockers is None:
             if self._largest[0] != len(admitted):
-                order = heapq.nsmallest(
-                    MAX_BLOCKERS, admitted, key=lambda job: (-job.demand(self._rules.size(job)).slots, job.id)
-                )
-                self._largest = (len(admitted), tuple(job.id for job in order))
+                size = self._rules.size
+                rows = ((-job.fixed.slots - size(job) * job.worker.slots, job.id) for job in admitted)
+                order = heapq.nsmallest(MAX_BLOCKERS, rows)
+                self._largest = (len(admitted), tuple(job_id for _, job_id in order))
             self._blockers = self._largest[1]
         return self._blockers
 

@@ -62,8 +62,11 @@ async def read_jobs(connection: AsyncConnection, seen: Rows | None = None) -> Se
     ids, written = (await connection.execute(_VERSIONS)).one()
     versions = dict(zip(ids or (), written or (), strict=True))
     stale = [job_id for job_id, version in versions.items() if job_id not in seen or seen[job_id][0] != version]
-    found = await connection.execute(_STALE, {"ids": stale}) if stale else None
-    fresh = {row["id"]: dict(row) for row in found.mappings()} if found is not None else {}
+    fresh: dict[str, dict[str, Any]] = {}
+    if stale:
+        found = await connection.execute(_STALE, {"ids": stale})
+        names = tuple(found.keys())
+        fresh = {row[0]: dict(zip(names, row, strict=True)) for row in found}
     rows = {job_id: (version, fresh.get(job_id) or seen[job_id][1]) for job_id, version in versions.items()}
     seen.clear()
     seen.update(rows)

@@ -72,7 +72,6 @@ def _reason(
         text = f"it has {workers_of(workers)}, {job.why_no_more}"
         return Reason(ReasonCode.AT_MAX, text, (), {"workers": workers, "max_workers": largest})
     more, rate, next_rate = sizes[index], rates[index - 1], rates[index]
-    gain = _gain(c, workers, more)
     data: Mapping[str, float | str] = {
         "workers": workers,
         "max_workers": largest,
@@ -82,7 +81,7 @@ def _reason(
     head = f"it has {workers} of at most {workers_of(largest)}"
     if c.capped and c.larger(workers) is None:
         if c.capped == "useful":
-            text = f"{head}; {_worth(more - workers, gain)}"
+            text = f"{head}; {_worth(more - workers, _gain(c, workers, more))}"
             return Reason(ReasonCode.AT_USEFUL_SIZE, text, (), data)
         text = f"{head}; its speed is known up to {workers_of(curve.measured_up_to)} only, so it grows step by step"
         return Reason(ReasonCode.MEASURING, text, (), data)
@@ -92,12 +91,9 @@ def _reason(
         return Reason(ReasonCode.CLUSTER_FULL, f"{head}; another {lack[0]}", lack[1], data)
     others = tuple([holder for holder in holders if holder != job.id][:MAX_BLOCKERS])
     useful = c.larger(workers) or more  # A size between may be worse than both.
-    gain = _gain(c, workers, useful)
-    worth = _worth(useful - workers, gain)
-    if gain >= _NOTHING:
-        worth = f"{useful - workers} more would speed it up by {gain:.0%}"
     if short_of not in ("slots", ""):
-        return Reason(ReasonCode.CLUSTER_FULL, f"{head}; {worth}, and {_TOO_LITTLE[short_of]}", others, data)
+        text = f"{head}; {_would_help(c, workers, useful)}, and {_TOO_LITTLE[short_of]}"
+        return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
     if c.current and ideal > workers >= c.current:
         better = f"{head}; {ideal} would speed it up by {_gain(c, workers, ideal):.0%}"
         if c.frozen and job.last_rescale_at is not None:
@@ -115,10 +111,15 @@ def _reason(
         above = f"{slots_of(short)} above minimums" if short else "none above minimums"
         text = f"{head}; the share of team {job.team} in the free slots is {above}"
         return Reason(ReasonCode.TEAM_SHARE, text, (), data)
-    text = (
-        f"{head}; {worth}, and {'the slots do more for other jobs' if others and short_of else _TOO_LITTLE[short_of]}"
-    )
+    why = "the slots do more for other jobs" if others and short_of else _TOO_LITTLE[short_of]
+    text = f"{head}; {_would_help(c, workers, useful)}, and {why}"
     return Reason(ReasonCode.CLUSTER_FULL, text, others, data)
+
+
+def _would_help(c: Candidate, have: int, want: int) -> str:
+    """The effect of a larger size on a job that lacks what it takes."""
+    gain = _gain(c, have, want)
+    return f"{want - have} more would speed it up by {gain:.0%}" if gain >= _NOTHING else _worth(want - have, gain)
 
 
 def _gain(c: Candidate, have: int, want: int) -> float:
