@@ -28,7 +28,7 @@ class MemoryRoom:
 
     @property
     def for_jobs_mib(self) -> int:
-        """What is left for jobs beside the services of a cluster, in MiB."""
+        """The memory that is left for jobs beside the services of a cluster, in MiB."""
         return max(self.limit - SLOT_BYTES, 0) >> 20
 
     def describe(self, slots: int) -> str:

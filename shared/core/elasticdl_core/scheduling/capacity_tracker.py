@@ -270,7 +270,7 @@ class CapacityTracker:
         return "slots", need[0], self.installed
 
     def free_of(self, name: str) -> float:
-        """What is free of a limited resource, by its name."""
+        """The free amount of a limited resource, by its name."""
         return self.free[self._dims.index(DIMENSIONS.index(name))]
 
     def dominant(self, amounts: Sequence[float]) -> float:
