@@ -463,14 +463,14 @@ class GroupWorld:
             self.after(
                 self._delay(),
                 lambda name=name, need=need: self._in(
-                    self.processes[name], lambda: self._take(orders, name, need, params, operation.book)
+                    self.processes[name], lambda: self._take(orders, name, need, params, operation.metadata)
                 ),
             )  # type: ignore[misc]
             link.pending.discard(name)
         if not link.pending:
             self._reply_from_all(source, orders, None)
 
-    def _take(self, orders: Orders, name: str, need: str, params: list[tuple[int, int, int]], book: Any) -> None:
+    def _take(self, orders: Orders, name: str, need: str, params: list[tuple[int, int, int]], metadata: Any) -> None:
         process = self.processes[name]
         if not _same(process, orders):
             return
@@ -484,13 +484,13 @@ class GroupWorld:
             process.stream = Stream(list(params), self.now + self.stream_s * self.random.random())
         else:
             assert process.params == params
-        self._advance(process, book)
+        self._advance(process, metadata)
 
     def _share(self, process: Process, orders: Orders, number: int) -> None:
         if self.master is None or orders.generation != self.master.generation:
             return
         shares = self.shares.setdefault(number, {})
-        shares[process.name] = (process.member.book.course.steps, tuple(process.params))
+        shares[process.name] = (process.member.metadata.schedule.steps, tuple(process.params))
         if set(shares) >= set(orders.members) and len({shares[one] for one in orders.members}) == 1:
             self.checkpoint = shares[orders.members[0]][1]
             self.trail.append(f"{self.now:.2f} saved {len(self.checkpoint)} in {orders.generation}")
@@ -505,7 +505,7 @@ class GroupWorld:
         if not self.master.established:
             return GroupCommands()  # the master does not know yet that there is a model to count anything in
         acknowledged = []
-        for token, end in list(member.book.ended.items()):
+        for token, end in list(member.metadata.ended.items()):
             acknowledged.append(token)
             held = next((entry for entry in self.held if entry.token == token), None)
             if held is not None:  # else it was reported before
@@ -513,8 +513,8 @@ class GroupWorld:
                 self.held.remove(held)
                 self.done.append(held.task)
         self._lease()
-        known = [entry.token for entry in member.book.course.entries]
-        last = member.book.course.last
+        known = [entry.token for entry in member.metadata.schedule.entries]
+        last = member.metadata.schedule.last
         fresh = [entry for entry in self.held if entry.token not in known and _order(entry.token) > _order(last)]
         save = {"number": self.save_number} if self.saving and self.save_number not in self.shares else None
         regroup = self.master.orders().regroup

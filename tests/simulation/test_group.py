@@ -30,7 +30,7 @@ def _world(seed: int, members: int = 4, tasks: int = 30) -> GroupWorld:
 
 def _train_a_while(world: GroupWorld) -> None:
     world.start_master()
-    world.run(lambda: max(one.member.book.course.steps for one in world.living) > 20, 30.0)
+    world.run(lambda: max(one.member.metadata.schedule.steps for one in world.living) > 20, 30.0)
 
 
 def _world_with_newcomer(seed: int, tasks: int) -> tuple[GroupWorld, Process]:
@@ -130,7 +130,7 @@ def _fault(world: GroupWorld) -> None:
     elif kind == "pin":
         world.toggle_evaluation()
     elif kind == "pause":
-        world.pause_at = 0 if world.pause_at else 1 + max((one.member.book.version for one in living), default=0)
+        world.pause_at = 0 if world.pause_at else 1 + max((one.member.metadata.version for one in living), default=0)
     elif kind == "master":
         if world.master is None:
             world.start_master()
@@ -143,13 +143,13 @@ def _fault(world: GroupWorld) -> None:
 def test_steps_go_on_without_a_master_until_the_tasks_are_done() -> None:
     world = _world(5, tasks=40)
     world.start_master()
-    world.run(lambda: all(one.member.book.course.known >= 3 for one in world.living), 30.0)
+    world.run(lambda: all(one.member.metadata.schedule.known >= 3 for one in world.living), 30.0)
     world.kill_master()
-    steps = max(one.member.book.course.steps for one in world.living)
+    steps = max(one.member.metadata.schedule.steps for one in world.living)
     world.run(lambda: False, 10.0)
-    after = {one.member.book.course.steps for one in world.living}
+    after = {one.member.metadata.schedule.steps for one in world.living}
     assert len(after) == 1 and after.pop() > steps
-    assert all(len(one.member.book.ended) for one in world.living), "what nobody acknowledged is kept"
+    assert all(len(one.member.metadata.ended) for one in world.living), "what nobody acknowledged is kept"
     _finish(world)
 
 
@@ -158,10 +158,10 @@ def test_a_member_that_stands_still_is_left_behind_and_comes_back_as_a_newcomer(
     _train_a_while(world)
     stopped = world.living[1]
     world.stop(stopped)
-    before = max(one.member.book.course.steps for one in world.living)
+    before = max(one.member.metadata.schedule.steps for one in world.living)
     began = world.now
     others = [one for one in world.living if one is not stopped]
-    assert world.run(lambda: max(one.member.book.course.steps for one in others) > before + 1, 10.0)
+    assert world.run(lambda: max(one.member.metadata.schedule.steps for one in others) > before + 1, 10.0)
     assert world.now - began < 1.5
     world.go_on(stopped)
     assert world.run(lambda: stopped.orders is not None and stopped.member.holds, 10.0)
@@ -177,10 +177,10 @@ def test_a_model_that_nobody_else_holds_is_not_given_up_for_a_pause(members: int
         world.stop(one)
     waiting = world.start_process()
     assert not world.run(lambda: world.rollbacks > 0, 10.0)
-    steps = max(one.member.book.course.steps for one in world.living)
+    steps = max(one.member.metadata.schedule.steps for one in world.living)
     for one in world.living:
         world.go_on(one)
-    assert world.run(lambda: waiting.member.holds and waiting.member.book.course.steps > steps, 20.0)
+    assert world.run(lambda: waiting.member.holds and waiting.member.metadata.schedule.steps > steps, 20.0)
     _finish(world)
     assert world.rollbacks == 0
 
@@ -199,12 +199,12 @@ def test_nothing_is_trained_while_parameters_are_evaluated_and_a_newcomer_gets_t
     world, newcomer = _world_with_newcomer(9, tasks=200)
     world.toggle_evaluation()
     assert world.run(lambda: newcomer.member.holds, 30.0)
-    steps = {one.member.book.course.steps for one in world.living}
+    steps = {one.member.metadata.schedule.steps for one in world.living}
     world.run(lambda: False, 5.0)
-    assert {one.member.book.course.steps for one in world.living} == steps and len(steps) == 1
+    assert {one.member.metadata.schedule.steps for one in world.living} == steps and len(steps) == 1
     world.kill(world.living[0])
     world.run(lambda: False, 5.0)
-    assert {one.member.book.course.steps for one in world.living} == steps, "the next generation waits, too"
+    assert {one.member.metadata.schedule.steps for one in world.living} == steps, "the next generation waits, too"
     _finish(world)
     assert world.rollbacks == 0
 
@@ -216,9 +216,9 @@ def test_a_member_that_is_dealt_nothing_for_being_slow_is_tried_again_seldom() -
     _train_a_while(world)
     slow = world.living[1]
     slow.slow = 100.0
-    steps = world.living[0].member.book.course.steps
+    steps = world.living[0].member.metadata.schedule.steps
     world.run(lambda: False, 20.0)
-    made = world.living[0].member.book.course.steps - steps
+    made = world.living[0].member.metadata.schedule.steps - steps
     assert made > 100, "every other step would wait a second for it"
     slow.slow = 1.0
     before = slow.computed
@@ -228,9 +228,9 @@ def test_a_member_that_is_dealt_nothing_for_being_slow_is_tried_again_seldom() -
 
 def test_nobody_waits_while_a_large_state_is_on_its_way_to_a_newcomer() -> None:
     world, newcomer = _world_with_newcomer(7, tasks=400)
-    began = newcomer.member.book.course.steps
+    began = newcomer.member.metadata.schedule.steps
     assert world.run(lambda: newcomer.member.holds, 30.0)
-    assert newcomer.followed > 20 and newcomer.member.book.course.steps - began >= newcomer.followed - 1
+    assert newcomer.followed > 20 and newcomer.member.metadata.schedule.steps - began >= newcomer.followed - 1
     assert newcomer.generations == 1
     others = [one for one in world.living if one is not newcomer]
     assert world.run(lambda: newcomer.params in [one.params for one in others], 10.0)

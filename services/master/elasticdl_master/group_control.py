@@ -227,8 +227,8 @@ class GroupControl:
 
     def _ended_in(self, metadata: ReplicaMetadata) -> list[TaskId]:
         """The tasks, and fronts of tasks, that are in a model beside those that were done before."""
-        course, last = metadata.course, lease_order(metadata.course.last)
-        unfinished = {entry.token for entry in course.entries}
+        schedule, last = metadata.schedule, lease_order(metadata.schedule.last)
+        unfinished = {entry.token for entry in schedule.entries}
         known = {token: task for token, task in self._group_service.noted[0].items() if lease_order(token) <= last}
         known |= {end.token: end.task.front_until(end.position) for end in metadata.ended.values()}
         ended = [task for token, task in known.items() if token not in unfinished]

@@ -41,54 +41,54 @@ def test_microbatches_are_dealt_evenly_to_alike_members_and_sparingly_to_slow_on
     assert deal(2, [0.1, 0.1, 0.1]) == (0, 1)
 
 
-def _next_step(course: StepSchedule) -> Step | None:
+def _next_step(schedule: StepSchedule) -> Step | None:
     """The next step of a member that is alone."""
-    return course.step_dealt(deal(course.microbatches, [0.0])) if course.entries else None
+    return schedule.step_dealt(deal(schedule.microbatches, [0.0])) if schedule.entries else None
 
 
 def test_steps_cover_each_record_of_a_task_once_and_never_two_tasks() -> None:
-    course = StepSchedule(4, 8)
-    course.add([_entry(0, 0, 17), _entry(1, 5, 8)])
+    schedule = StepSchedule(4, 8)
+    schedule.add([_entry(0, 0, 17), _entry(1, 5, 8)])
     seen: list[tuple[int, int, int]] = []
-    while (step := _next_step(course)) is not None:
+    while (step := _next_step(schedule)) is not None:
         for microbatch in range(4):
             start, end = step.bounds(microbatch)
             seen += [(step.entry.task.index, at, at + 1) for at in range(start, end)]
-        following = course.after(step)
-        course.count(step)
-        assert following == _next_step(course)
+        following = schedule.after(step)
+        schedule.count(step)
+        assert following == _next_step(schedule)
     assert seen == [(0, at, at + 1) for at in range(17)] + [(1, at, at + 1) for at in range(5, 8)]
-    assert course.steps == 4
+    assert schedule.steps == 4
 
 
 def test_the_steps_to_come_are_known_over_several_tasks() -> None:
-    course = StepSchedule(4, 8)
-    course.add([_entry(0, 0, 17), _entry(1, 5, 8), _entry(2, 8, 30)])
+    schedule = StepSchedule(4, 8)
+    schedule.add([_entry(0, 0, 17), _entry(1, 5, 8), _entry(2, 8, 30)])
     ahead: list[Step] = []
-    step = _next_step(course)
+    step = _next_step(schedule)
     while step is not None:
         ahead.append(step)
-        step = course.after(step)
+        step = schedule.after(step)
     done: list[Step] = []
-    while (step := _next_step(course)) is not None:
+    while (step := _next_step(schedule)) is not None:
         done.append(step)
-        course.count(step)
+        schedule.count(step)
     assert ahead == done
     assert len(done) == 7
 
 
 def test_a_group_that_gives_up_says_how_far_it_got() -> None:
-    book = ReplicaMetadata(StepSchedule(4, 8))
-    book.course.add([_entry(0, 0, 16), _entry(1, 16, 32)])
-    step = _next_step(book.course)
+    metadata = ReplicaMetadata(StepSchedule(4, 8))
+    metadata.schedule.add([_entry(0, 0, 16), _entry(1, 16, 32)])
+    step = _next_step(metadata.schedule)
     assert step is not None
-    book.count(step, [{"fed": 8, "skips": []}], 8)
-    book.give_up()
-    assert [(end.task.index, end.position) for end in book.ended.values()] == [(0, 8), (1, 16)]
-    assert book.tally == {(0, 0): 8}
+    metadata.count(step, [{"fed": 8, "skips": []}], 8)
+    metadata.give_up()
+    assert [(end.task.index, end.position) for end in metadata.ended.values()] == [(0, 8), (1, 16)]
+    assert metadata.tally == {(0, 0): 8}
     again = ReplicaMetadata(StepSchedule(4, 8))
-    again.adopt(book.to_json())
-    assert again.to_json() == book.to_json()
+    again.adopt(metadata.to_json())
+    assert again.to_json() == metadata.to_json()
 
 
 GROUP = {
@@ -126,14 +126,14 @@ def test_the_same_records_are_as_many_updates_by_any_strategy_and_number_of_work
     for strategy in ("AllReduceStrategy", "ParameterServerStrategy", "auto"):
         for workers in (1, 2, 3):
             spec = JobSpec.from_mapping({**GROUP, "distribution_strategy": strategy, "max_workers": workers})
-            course, updates = StepSchedule(spec.microbatches_per_step, spec.minibatch_size), 0
+            schedule, updates = StepSchedule(spec.microbatches_per_step, spec.minibatch_size), 0
             for shard in cut([Shard("a", 0, 60 * 64 - 7)], spec.records_per_task):
-                course.add([_entry(0, shard.start, shard.end)])
-                while (step := _next_step(course)) is not None:
-                    assert sum(end - start for start, end in map(step.bounds, range(course.microbatches))) == (
+                schedule.add([_entry(0, shard.start, shard.end)])
+                while (step := _next_step(schedule)) is not None:
+                    assert sum(end - start for start, end in map(step.bounds, range(schedule.microbatches))) == (
                         step.end - step.start
                     )
-                    course.count(step)
+                    schedule.count(step)
                     updates += 1
             found.add(updates)
     assert found == {60}
@@ -152,9 +152,9 @@ def test_an_update_that_cannot_be_cut_is_refused(given: dict[str, Any], words: s
 
 
 def test_a_member_computes_each_microbatch_or_all_of_them_in_one_pass() -> None:
-    course = StepSchedule(4, 8)
-    course.add([_entry(0, 0, 7)])
-    step = course.step_dealt((0, 0, 0, 2))
+    schedule = StepSchedule(4, 8)
+    schedule.add([_entry(0, 0, 7)])
+    step = schedule.step_dealt((0, 0, 0, 2))
     assert step.passes(0, fused=False) == [ComputePass(0, 0, 2), ComputePass(1, 2, 4), ComputePass(2, 4, 6)]
     assert step.passes(0, fused=True) == [ComputePass(0, 0, 6)]
     assert step.passes(1, fused=True) == step.passes(1, fused=False) == []
@@ -252,21 +252,21 @@ def test_a_group_makes_no_update_past_the_version_at_which_an_evaluation_is_due(
     # Two updates, twice a rest, one more, and a rest.
     commands = [at_two, at_two, at_two, at_two, at_three, at_three, GroupCommands(regroup=True, pause_at=3)]
     assert [step.number for step in _steps_of(member, alone, iter(commands))] == [1, 2, 3]
-    assert member.book.version == 3
+    assert member.metadata.version == 3
 
 
 def test_a_newcomer_does_not_hold_the_model_while_the_state_is_on_its_way() -> None:
     """The generation may end before its first step: what the newcomer has by then is no model."""
     member, both = GroupMember("new", 4, 8), Orders(2, ("old", "new"), 1, is_over=False, regroup=False)
-    course = StepSchedule(4, 8)
-    course.add([_entry(0, 0, 16)])
+    schedule = StepSchedule(4, 8)
+    schedule.add([_entry(0, 0, 16)])
     running = member.enter(both)
     gather = next(running)
     assert isinstance(gather, Gather)
     old = {"holds": True, "steps": 3, "known": 1, "left": 1, "keeps": False}
     receive = running.send([old, gather.data])
     assert isinstance(receive, Receive) and (receive.source, receive.need) == (0, "stream")
-    running.send(ReplicaMetadata(course, 3).to_json())
+    running.send(ReplicaMetadata(schedule, 3).to_json())
     running.close()
     member.finished = 2
     assert not member.holds_for(Orders(3, ("old", "new"), 2, is_over=False, regroup=False))
@@ -288,7 +288,7 @@ def test_who_differs_from_most_or_from_the_oldest_holds_the_model_no_more(
     names = ("x", "y", "z")[: len(digests)]
     member = GroupMember(names[rank], 4, 8)
     member.holds, member.finished = True, 1
-    member.book.course.add([_entry(0, 0, 16)])
+    member.metadata.schedule.add([_entry(0, 0, 16)])
     running = member.enter(Orders(2, names, 1, is_over=False, regroup=False))
     operation: Any = next(running)
     result: Any = [operation.data] * len(names)
@@ -313,9 +313,9 @@ def test_who_differs_from_most_or_from_the_oldest_holds_the_model_no_more(
 
 def test_the_metadata_of_a_model_are_read_as_they_were_written() -> None:
     metadata = ReplicaMetadata(StepSchedule(1, 8))
-    metadata.course.add([_entry(1, 8, 16), _entry(2, 0, 8)])
+    metadata.schedule.add([_entry(1, 8, 16), _entry(2, 0, 8)])
     assert metadata.front() is None
-    metadata.course.position = 12
+    metadata.schedule.position = 12
     found = ReplicaMetadata.parse(json.dumps(metadata.to_json()))
     assert found.to_json() == metadata.to_json()
     assert found.front() == TaskId(TaskType.TRAINING, 0, 1, 8, 12)

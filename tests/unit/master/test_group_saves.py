@@ -80,9 +80,9 @@ class SavingMember(OneMember):
         last = str(self.held[-1].token) if self.held else self.last
         start = self.held[0].task.start if self.held else 0
         metadata = ReplicaMetadata(StepSchedule(1, 1))
-        metadata.course.add([HeldTask(str(one.token), one.task) for one in self.held])
-        metadata.course.last = last
-        metadata.course.position = start if self.position < 0 else self.position
+        metadata.schedule.add([HeldTask(str(one.token), one.task) for one in self.held])
+        metadata.schedule.last = last
+        metadata.schedule.position = start if self.position < 0 else self.position
         ends = [TaskEnd(str(one.token), one.task, one.position, {}, self.version) for one in self.ended]
         metadata.ended = {end.token: end for end in ends}
         share = Share(self.group_service.save["order"], 0, 1, self.version, "share", 0, "", "{}", metadata, trouble)

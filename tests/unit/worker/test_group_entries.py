@@ -25,38 +25,38 @@ def lease(counter: int, index: int) -> LeasedTask:
     return LeasedTask(task, f"1.{counter}.{'0' * 16}")
 
 
-def follow(book: ReplicaMetadata, tasks: list[LeasedTask], *, drop: bool = False) -> list[str]:
+def follow(metadata: ReplicaMetadata, tasks: list[LeasedTask], *, drop: bool = False) -> list[str]:
     """Takes an answer as the first member of a group does before a step."""
-    fresh, void = take_news(tasks, book, drop=drop)
+    fresh, void = take_news(tasks, metadata, drop=drop)
     if void:
-        book.course.drop()
-    book.course.add(fresh)
-    return [entry.token for entry in book.course.entries]
+        metadata.schedule.drop()
+    metadata.schedule.add(fresh)
+    return [entry.token for entry in metadata.schedule.entries]
 
 
-def finish(book: ReplicaMetadata) -> None:
-    """The first task of the course is done."""
-    course = book.course
-    entry = course.count(course.step_dealt([0]))
+def finish(metadata: ReplicaMetadata) -> None:
+    """The first task of the schedule is done."""
+    schedule = metadata.schedule
+    entry = schedule.count(schedule.step_dealt([0]))
     assert entry is not None
 
 
 def test_an_answer_that_is_looked_at_again_brings_nothing_new() -> None:
-    book, tasks = ReplicaMetadata(StepSchedule(4, 40)), [lease(5, 0), lease(6, 1)]
-    assert follow(book, tasks) == follow(book, tasks) == [one.token for one in tasks]
-    finish(book)
-    assert follow(book, tasks) == [tasks[1].token]
+    metadata, tasks = ReplicaMetadata(StepSchedule(4, 40)), [lease(5, 0), lease(6, 1)]
+    assert follow(metadata, tasks) == follow(metadata, tasks) == [one.token for one in tasks]
+    finish(metadata)
+    assert follow(metadata, tasks) == [tasks[1].token]
 
 
 def test_what_came_with_the_word_that_others_are_void_is_not_void() -> None:
     """The leases of before a rollback are void, and the answer that says so is there before several steps."""
-    book = ReplicaMetadata(StepSchedule(4, 40))
-    follow(book, [lease(24, 4)])
+    metadata = ReplicaMetadata(StepSchedule(4, 40))
+    follow(metadata, [lease(24, 4)])
     tasks = [lease(70, 1), lease(71, 2), lease(72, 3), lease(73, 4)]
-    assert follow(book, tasks, drop=True) == [one.token for one in tasks]
-    finish(book)
-    assert follow(book, tasks, drop=True) == [one.token for one in tasks[1:]]
-    assert take_news(tasks, book, drop=True) == ([], False)
+    assert follow(metadata, tasks, drop=True) == [one.token for one in tasks]
+    finish(metadata)
+    assert follow(metadata, tasks, drop=True) == [one.token for one in tasks[1:]]
+    assert take_news(tasks, metadata, drop=True) == ([], False)
 
 
 def test_members_pass_on_what_the_sources_were_like() -> None:

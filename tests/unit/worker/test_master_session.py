@@ -71,7 +71,7 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
     master_session = MasterSession(client, Session(client), OWNER, b"here", lambda reason: None)
-    book, taken = ReplicaMetadata(StepSchedule(1, RECORDS)), list[str]()
+    metadata, taken = ReplicaMetadata(StepSchedule(1, RECORDS)), list[str]()
     try:
         master_session.start()
         assert await asyncio.to_thread(master_session.next_orders, 0) is not None
@@ -80,12 +80,12 @@ async def test_each_task_is_taken_once_and_answers_of_before_are_let_go(tmp_path
             # Whoever meets once more has heard the answer of before.
             await within(master.until(lambda answers=answers: master.meetings > answers), 60)
             for look in range(3):
-                entries = master_session.commands(book, 1).entries
+                entries = master_session.commands(metadata, 1).entries
                 assert not entries or look == 0, "an answer brings each task once"
-                book.course.add(entries)
+                metadata.schedule.add(entries)
                 taken += [str(entry.task) for entry in entries]
-            while len(book.course.entries) > 1:
-                book.course.count(book.course.step_dealt([0]))
+            while len(metadata.schedule.entries) > 1:
+                metadata.schedule.count(metadata.schedule.step_dealt([0]))
         gc.collect()
         kept = [one for one in gc.get_objects() if type(one) is LeasedTask and one.task.id.epoch == EPOCH]
     finally:
@@ -103,21 +103,21 @@ async def test_what_the_master_has_heard_is_not_told_again(tmp_path: Path) -> No
     await master.start()
     client = MasterClient(master.address, lambda: "token", patience_s=60)
     master_session = MasterSession(client, Session(client), OWNER, b"here", lambda reason: None)
-    book = ReplicaMetadata(StepSchedule(1, RECORDS))
+    metadata = ReplicaMetadata(StepSchedule(1, RECORDS))
     try:
         master_session.start()
         assert await asyncio.to_thread(master_session.next_orders, 0) is not None
         master_session.enter(1, holds=True)
-        book.course.add(master_session.commands(book, 1).entries)
-        while book.course.entries:
-            book.count(book.course.step_dealt([0]), [{"fed": RECORDS, "skips": []}], RECORDS)
-        (token,) = book.ended
-        master_session.speak(book, 1, 1.0, pinned=0)
+        metadata.schedule.add(master_session.commands(metadata, 1).entries)
+        while metadata.schedule.entries:
+            metadata.count(metadata.schedule.step_dealt([0]), [{"fed": RECORDS, "skips": []}], RECORDS)
+        (token,) = metadata.ended
+        master_session.speak(metadata, 1, 1.0, pinned=0)
         await within(master.until(lambda: master.meetings > ANSWERS), 60)
         for _ in range(2):  # it is told until the member does not name it any more
-            assert master_session.commands(book, 1).acknowledged == [token]
-        book.ended.clear()
-        assert master_session.commands(book, 1).acknowledged == []
+            assert master_session.commands(metadata, 1).acknowledged == [token]
+        metadata.ended.clear()
+        assert master_session.commands(metadata, 1).acknowledged == []
     finally:
         await master_session.close()
         await client.close()
@@ -170,7 +170,7 @@ async def test_an_evaluation_and_a_share_are_asked_for_once_in_a_generation(
     member: tuple[MasterSession, Session],
 ) -> None:
     master_session, _ = member
-    book, task = (
+    metadata, task = (
         ReplicaMetadata(StepSchedule(1, RECORDS)),
         Task(TaskId(TaskType.EVALUATION, 3, 0, 0, 8), Shard("data", 0, 8)),
     )
@@ -181,7 +181,7 @@ async def test_an_evaluation_and_a_share_are_asked_for_once_in_a_generation(
         for order in (3, 3, 4):
             master_session._hear(told(generation, solo=solo, save={"order": order}))
             for _ in range(3):  # an answer is looked at before each step until the next one comes
-                commands = master_session.commands(book, generation)
+                commands = master_session.commands(metadata, generation)
                 given.append((len(commands.solo), commands.save and commands.save["order"]))
     evaluations, orders = zip(*given, strict=True)
     assert [number for number, count in enumerate(evaluations) if count] == [0, 9, 18], "anew in each generation"

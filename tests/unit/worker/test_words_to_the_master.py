@@ -53,10 +53,10 @@ class Attending:
 
     def speak(self, entries: int) -> None:
         """Says what the group has: some tasks."""
-        book = ReplicaMetadata(StepSchedule(2, 2))
+        metadata = ReplicaMetadata(StepSchedule(2, 2))
         tasks = [TaskId(TaskType.TRAINING, 0, number, 4 * number, 4 * number + 4) for number in range(entries)]
-        book.course.add([HeldTask(f"1.{number}.a", task) for number, task in enumerate(tasks)])
-        self.master_session.speak(book, 1, 1.0, pinned=0)
+        metadata.schedule.add([HeldTask(f"1.{number}.a", task) for number, task in enumerate(tasks)])
+        self.master_session.speak(metadata, 1, 1.0, pinned=0)
 
 
 @pytest.fixture

@@ -42,12 +42,12 @@ def steps_of(task: Task, microbatches: int, records: int) -> Iterator[Step]:
         microbatches: that a step is cut into.
         records: of a full step.
     """
-    course = StepSchedule(microbatches, records)
-    course.add([HeldTask("", task.id)])
-    while course.entries:
-        step = course.step_dealt((0,) * microbatches)
+    schedule = StepSchedule(microbatches, records)
+    schedule.add([HeldTask("", task.id)])
+    while schedule.entries:
+        step = schedule.step_dealt((0,) * microbatches)
         yield step
-        course.count(step)
+        schedule.count(step)
 
 
 def make_update(replica: Replica, task: Task, step: Step) -> UpdateOutcome:

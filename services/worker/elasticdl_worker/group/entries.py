@@ -62,21 +62,21 @@ def _read(
     return MixedReading(first, key, block, places, tuple(bases), tuple(numbers), readers)
 
 
-def take_news(tasks: Sequence[LeasedTask], book: ReplicaMetadata, *, drop: bool) -> tuple[list[HeldTask], bool]:
+def take_news(tasks: Sequence[LeasedTask], metadata: ReplicaMetadata, *, drop: bool) -> tuple[list[HeldTask], bool]:
     """Takes the news of the master's answer for a group that is new to it.
 
     Args:
         tasks: training tasks of the answer.
-        book: what the group knows.
+        metadata: what the group knows.
         drop: whether the tasks that the group knew when it asked are void.
 
     Returns:
         The tasks that it does not know yet, and whether it has some that are void. An answer is looked at before
         each step until the next one comes: the tasks that came with it are not among those that it calls void.
     """
-    entries = book.course.entries
-    known = {entry.token for entry in entries} | set(book.ended)
-    last = lease_order(book.course.last)
+    entries = metadata.schedule.entries
+    known = {entry.token for entry in entries} | set(metadata.ended)
+    last = lease_order(metadata.schedule.last)
     given = {one.token for one in tasks}
     fresh = [entry_of(one) for one in tasks if one.token not in known and lease_order(one.token) > last]
     return fresh, drop and any(entry.token not in given for entry in entries)

@@ -283,10 +283,12 @@ class MemberLoop:
                     self._pending = None
             case Apply():
                 self._apply(operation, rank)
-            case Send(needs, book):
+            case Send(needs, metadata):
                 for target, need in needs.items():
                     note, buffers = self._packed(need)
-                    collective.send(target, json.dumps({**note, "book": book}).encode(), buffers, timeout_s=_LONG_S)
+                    collective.send(
+                        target, json.dumps({**note, "book": metadata}).encode(), buffers, timeout_s=_LONG_S
+                    )
                 if streams := [target for target, need in needs.items() if need == "stream"]:
                     self._outgoing = OutgoingState(collective, streams, self._replica, _LONG_S)
             case Receive(source, need):
@@ -295,8 +297,8 @@ class MemberLoop:
                 return self._found(told)
             case Consult():
                 return self._consult(told.orders.generation)
-            case WriteShare(order, book):
-                self._write_share(order, book, rank, collective.size)
+            case WriteShare(order, metadata):
+                self._write_share(order, metadata, rank, collective.size)
             case Rest(pin, solo):
                 self._pin = pin
                 if rank == 0:
@@ -525,19 +527,19 @@ class MemberLoop:
         self._master_session.hold()
         return state.version, {} if foundation["other_job"] else tally
 
-    def _write_share(self, order: Mapping[str, Any], book: Mapping[str, Any], rank: int, size: int) -> None:
+    def _write_share(self, order: Mapping[str, Any], metadata: Mapping[str, Any], rank: int, size: int) -> None:
         """Copies this member's share, and has it written while training goes on."""
-        part = CheckpointPart(self._replica.layout, self._replica.state(), rank, size, self._member.book.tally)
-        self._shares.begin(int(order["order"]), part, str(order["directory"]), json.dumps(book))
+        part = CheckpointPart(self._replica.layout, self._replica.state(), rank, size, self._member.metadata.tally)
+        self._shares.begin(int(order["order"]), part, str(order["directory"]), json.dumps(metadata))
 
     # -- the master ------------------------------------------------------------------------------------------------
 
     def _speak(self) -> None:
-        self._master_session.speak(self._member.book, self._size, self._speed, pinned=self._pin)
+        self._master_session.speak(self._member.metadata, self._size, self._speed, pinned=self._pin)
 
     def _consult(self, generation: int) -> Any:
         self._speak()
-        return self._master_session.commands(self._member.book, generation)
+        return self._master_session.commands(self._member.metadata, generation)
 
     def _work_alone(self, lease: LeasedTask) -> None:
         self._master_session.set_busy(busy=True)

@@ -181,21 +181,21 @@ class MasterSession:
         with self._changed:
             self._busy_since = time.monotonic() if busy else None
 
-    def speak(self, book: ReplicaMetadata, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
+    def speak(self, metadata: ReplicaMetadata, size_bytes: int, records_per_second: float, *, pinned: int) -> None:
         """Makes the first member's reports for the group from now on."""
         with self._changed:
             wanted = self._told is not None and self._told.tally
             # The master gives tasks to who has said what the group has: one that has none waits for that.
-            waits = self._standing.report is None and not book.course.entries
-        tally = dict(book.tally) if wanted else None
-        course = book.course
+            waits = self._standing.report is None and not metadata.schedule.entries
+        tally = dict(metadata.tally) if wanted else None
+        schedule = metadata.schedule
         report = SpokenReport(
-            version=book.version,
-            steps=course.steps,
+            version=metadata.version,
+            steps=schedule.steps,
             size_bytes=size_bytes,
-            last_token=course.last,
-            left=len(course.entries),
-            ended=tuple(book.ended.values()),
+            last_token=schedule.last,
+            left=len(schedule.entries),
+            ended=tuple(metadata.ended.values()),
             pinned=pinned,
             tally=tally,
             records_per_second=records_per_second,
@@ -214,15 +214,15 @@ class MasterSession:
             self._shares[share.order] = share
         self._loop.call_soon_threadsafe(self._urgent.set)
 
-    def commands(self, book: ReplicaMetadata, generation: int) -> GroupCommands:
+    def commands(self, metadata: ReplicaMetadata, generation: int) -> GroupCommands:
         """The commands of the master for the group, as they were heard last."""
         with self._changed:
             told = self._told
             if told is None or told.orders.generation != generation:
                 return GroupCommands()
-            fresh, void = self._news_of(told, book)
-            acknowledged = [token for token in book.ended if token in self._acknowledged]
-            self._acknowledged &= book.ended.keys()
+            fresh, void = self._news_of(told, metadata)
+            acknowledged = [token for token in metadata.ended if token in self._acknowledged]
+            self._acknowledged &= metadata.ended.keys()
             solo = [one for one in told.solo if one.token not in self._given]
             self._given |= {one.token for one in solo[: len(told.orders.members)]}
             save = told.save if told.save is not None and told.save["order"] > self._saved else None
@@ -240,11 +240,11 @@ class MasterSession:
                 pause_at=told.pause_at,
             )
 
-    def _news_of(self, told: GroupDirective, book: ReplicaMetadata) -> tuple[list[HeldTask], bool]:
+    def _news_of(self, told: GroupDirective, metadata: ReplicaMetadata) -> tuple[list[HeldTask], bool]:
         """The news of an answer for the group; one that had nothing more is not gone through again in each step."""
         if told is self._exhausted:
             return [], False
-        fresh, void = take_news(told.tasks, book, drop=told.drop)
+        fresh, void = take_news(told.tasks, metadata, drop=told.drop)
         if not fresh and not void:
             self._exhausted = told
         return fresh, void

@@ -21,20 +21,20 @@ class ShareWriter:
         self._tell = tell
         self._threads: list[threading.Thread] = []
 
-    def begin(self, order: int, part: CheckpointPart, directory: str, book: str) -> None:
+    def begin(self, order: int, part: CheckpointPart, directory: str, metadata: str) -> None:
         """Has a share written.
 
         Args:
             order: number of the master's order.
             part: a copy of this member's part of the state.
             directory: of the checkpoint.
-            book: the group's book at this version, in JSON.
+            metadata: the group's at this version, in JSON.
         """
         header = part.header
         share = WrittenShare(order, header.index, header.num_ps, header.version)
 
         def write() -> None:
-            self._tell(_written(share, part, directory, book))
+            self._tell(_written(share, part, directory, metadata))
 
         thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._threads = [*(one for one in self._threads if one.is_alive()), thread]
@@ -46,7 +46,7 @@ class ShareWriter:
             thread.join(timeout_s)
 
 
-def _written(share: WrittenShare, part: CheckpointPart, directory: str, book: str) -> WrittenShare:
+def _written(share: WrittenShare, part: CheckpointPart, directory: str, metadata: str) -> WrittenShare:
     try:
         file = part.write(directory)
     except OSError as error:
@@ -54,4 +54,6 @@ def _written(share: WrittenShare, part: CheckpointPart, directory: str, book: st
     except Exception as error:
         # The master waits for a word of each member, and asks again.
         return replace(share, trouble=f"{type(error).__name__}: {error}")
-    return replace(share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), book=book)
+    return replace(
+        share, name=file.name, size_bytes=file.size, sha256=file.sha256, model=part.describe(), metadata=metadata
+    )

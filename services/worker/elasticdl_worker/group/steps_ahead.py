@@ -49,7 +49,7 @@ class StepsAhead:
         passes = self._passes(step, rank)
         wanted = [(step, passes)]
         most = _MOST_AHEAD if elapsed_s < SHORT_S else 1
-        while len(wanted) <= most and (following := self._member.book.course.after(wanted[-1][0])) is not None:
+        while len(wanted) <= most and (following := self._member.metadata.schedule.after(wanted[-1][0])) is not None:
             wanted.append((following, self._passes(following, rank)))
             if len(wanted) == 2 and all(self._reader.has(*one) for one in wanted):
                 return passes

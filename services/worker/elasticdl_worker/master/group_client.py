@@ -51,7 +51,7 @@ class WrittenShare:
     size_bytes: int = 0
     sha256: str = ""
     model: str = ""
-    book: str = ""
+    metadata: str = ""
     trouble: str = ""
 
 
@@ -179,6 +179,6 @@ def _share(share: WrittenShare) -> pb.CheckpointShare:
         bytes=share.size_bytes,
         sha256=share.sha256,
         model=share.model,
-        book=share.book,
+        book=share.metadata,
         trouble=well_formed(share.trouble),
     )

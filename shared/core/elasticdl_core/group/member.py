@@ -82,20 +82,20 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to other ranks what they lack, ``book`` along with it; a ``stream`` of the state goes on afterwards."""
+    """Send to other ranks what they lack, and the metadata; a ``stream`` of the state goes on afterwards."""
 
     needs: Mapping[int, str]
-    book: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
     """Receive what one lacks from a rank and take it over.
 
-    That is an ``update``, the ``state``, the ``book`` alone, or the book and a ``stream`` of the state, which is not
-    waited for.
+    That is an ``update``, the ``state``, the metadata alone (``book``), or the metadata and a ``stream`` of the
+    state, which is not waited for.
 
-    The result: the book.
+    The result: the metadata.
     """
 
     source: int
@@ -117,7 +117,7 @@ class WriteShare:
     """Write this member's share of a checkpoint."""
 
     order: Mapping[str, Any]
-    book: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +190,17 @@ class TaskEnd:
 
 @dataclass
 class ReplicaMetadata:
-    """The metadata of the model: the course, and what became of the records.
+    """The metadata of the model: the schedule, and what became of the records.
 
     Attributes:
-        course: steps and tasks.
+        schedule: steps and tasks.
         version: updates in the model.
         tally: rows in the model, by (epoch, index) of the task.
-        account: of the first task of the course.
+        account: of the first task of the schedule.
         ended: tasks of which the master has not acknowledged the end, by token.
     """
 
-    course: StepSchedule
+    schedule: StepSchedule
     version: int = 0
     tally: Counter[tuple[int, int]] = field(default_factory=Counter)
     account: dict[str, Any] = field(default_factory=lambda: {"fed": 0, "rows": 0, "skips": []})
@@ -209,7 +209,7 @@ class ReplicaMetadata:
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
         return {
-            "course": self.course.to_json(),
+            "course": self.schedule.to_json(),
             "version": self.version,
             "tally": [[*task, rows] for task, rows in sorted(self.tally.items())],
             "account": self.account,
@@ -234,7 +234,7 @@ class ReplicaMetadata:
 
     def adopt(self, data: Mapping[str, Any]) -> None:
         """Takes over what another member's ``to_json`` wrote."""
-        self.course.adopt(data["course"])
+        self.schedule.adopt(data["course"])
         self.version = int(data["version"])
         self.tally = Counter({(int(epoch), int(index)): int(rows) for epoch, index, rows in data["tally"]})
         self.account = dict(data["account"])
@@ -242,10 +242,10 @@ class ReplicaMetadata:
 
     def front(self) -> TaskId | None:
         """The part of the first task that is in the model; None if no task was begun."""
-        if not self.course.entries:
+        if not self.schedule.entries:
             return None
-        task = self.course.entries[0].task
-        return task.front_until(self.course.position) if self.course.position > task.start else None
+        task = self.schedule.entries[0].task
+        return task.front_until(self.schedule.position) if self.schedule.position > task.start else None
 
     def count(self, step: Step, told: Sequence[Mapping[str, Any]], rows: int) -> None:
         """A step counts."""
@@ -259,15 +259,15 @@ class ReplicaMetadata:
         if rows:
             self.version += 1
             self.tally[(step.entry.task.epoch, step.entry.task.index)] += rows
-        done = self.course.count(step)
+        done = self.schedule.count(step)
         if done is not None:
             self._end(done, done.task.end)
 
     def give_up(self) -> None:
         """There are no more updates: the tasks that are not finished go back, the first with its front done."""
-        for number, entry in enumerate(list(self.course.entries)):
-            self._end(entry, self.course.position if number == 0 else entry.task.start)
-        self.course.drop()
+        for number, entry in enumerate(list(self.schedule.entries)):
+            self._end(entry, self.schedule.position if number == 0 else entry.task.start)
+        self.schedule.drop()
 
     def _end(self, entry: HeldTask, position: int) -> None:
         self.ended[entry.token] = TaskEnd(entry.token, entry.task, position, self.account, self.version)
@@ -287,7 +287,7 @@ class GroupMember:
         records: in a full step.
 
     Attributes:
-        book: what goes with the model.
+        metadata: what goes with the model.
         holds: whether it holds the model.
         behind: ranks to which the state is on its way.
         keeps: whether it keeps the sum of its last step, to hand it on.
@@ -297,7 +297,7 @@ class GroupMember:
 
     def __init__(self, owner: str, microbatches: int, records: int) -> None:
         self.owner = owner
-        self.book = ReplicaMetadata(StepSchedule(microbatches, records))
+        self.metadata = ReplicaMetadata(StepSchedule(microbatches, records))
         self.holds = False
         self.behind: set[int] = set()
         self.keeps = False
@@ -325,18 +325,18 @@ class GroupMember:
             self._follow(decision)
             if decision["save"] is not None:
                 yield from self._catch_up(rank)
-                yield WriteShare(decision["save"], self.book.to_json())
+                yield WriteShare(decision["save"], self.metadata.to_json())
             if decision["regroup"]:
                 yield from self._catch_up(
                     rank
                 )  # those who come and go are not to keep it from ever holding the model
                 return
-            course, limit = self.book.course, decision["limit"]
-            if limit and self.book.version >= limit:
-                self.book.give_up()
-            paused = 0 < decision["pause_at"] <= self.book.version
-            if course.entries and not paused and not decision["pin"] and not decision["solo"]:
-                told = yield from self._step(course.step_dealt(decision["dealt"]), rank)
+            schedule, limit = self.metadata.schedule, decision["limit"]
+            if limit and self.metadata.version >= limit:
+                self.metadata.give_up()
+            paused = 0 < decision["pause_at"] <= self.metadata.version
+            if schedule.entries and not paused and not decision["pin"] and not decision["solo"]:
+                told = yield from self._step(schedule.step_dealt(decision["dealt"]), rank)
             else:
                 solo = decision["solo"].get(str(rank))
                 yield from self._catch_up(rank)
@@ -355,11 +355,11 @@ class GroupMember:
 
     def first_step(self, orders: Orders) -> Step | None:
         """The step that a generation begins with, if this member holds the model and all is as it knows: a guess."""
-        course = self.book.course
-        if not self.holds or not course.entries:
+        schedule = self.metadata.schedule
+        if not self.holds or not schedule.entries:
             return None
         new = [rank for rank, owner in enumerate(orders.members) if owner not in self._mates]
-        return course.step_dealt(deal(course.microbatches, [0.0] * len(orders.members), new))
+        return schedule.step_dealt(deal(schedule.microbatches, [0.0] * len(orders.members), new))
 
     def _check_base(self, orders: Orders) -> None:
         self.holds = self.holds_for(orders)
@@ -368,16 +368,16 @@ class GroupMember:
 
     def _agree(self, rank: int, size: int) -> Generator[Operation, Any, None]:
         """Brings all members to the same state: that of the lowest rank that is furthest."""
-        course = self.book.course
-        mine = {"holds": self.holds, "steps": course.steps, "known": course.known, "left": len(course.entries)}
+        schedule = self.metadata.schedule
+        mine = {"holds": self.holds, "steps": schedule.steps, "known": schedule.known, "left": len(schedule.entries)}
         standings = yield Gather({**mine, "keeps": self.keeps})
         steps = [one["steps"] if one["holds"] else -2 for one in standings]
         top = max(steps)
         if top < 0:
             if rank == 0:
                 version, tally = yield FoundGroup()
-                self.book = ReplicaMetadata(
-                    StepSchedule(course.microbatches, course.records), version, Counter(tally)
+                self.metadata = ReplicaMetadata(
+                    StepSchedule(schedule.microbatches, schedule.records), version, Counter(tally)
                 )
                 self.holds, self.keeps = True, False
             source, needs = 0, dict.fromkeys(range(1, size), "state")
@@ -393,10 +393,10 @@ class GroupMember:
                     needs[other] = "update" if keeps and steps[other] == top - 1 else "stream"
         self.behind = {other for other, need in needs.items() if need == "stream"}
         if rank == source and needs:
-            yield Send(needs, self.book.to_json())
+            yield Send(needs, self.metadata.to_json())
         elif rank in needs:
-            book = yield Receive(source, needs[rank])
-            self.book.adopt(book)
+            metadata = yield Receive(source, needs[rank])
+            self.metadata.adopt(metadata)
             self.holds = rank not in self.behind
             self.keeps = self.keeps if needs[rank] == "book" else needs[rank] == "update"
 
@@ -415,7 +415,7 @@ class GroupMember:
         yield Total(step)
         yield Apply(step, told, rows)
         self.keeps = len(told) > 1
-        self.book.count(step, told, rows)
+        self.metadata.count(step, told, rows)
         return told  # type: ignore[no-any-return]
 
     def _catch_up(self, rank: int) -> Generator[Operation, Any, None]:
@@ -435,7 +435,9 @@ class GroupMember:
         self.suspects = tuple(other for other, digest in found.items() if digest != most)
         if rank in self.suspects:
             self.holds = False
-        raise DiffersError(f"members {self.suspects} differ from the others after step {self.book.course.steps}")
+        raise DiffersError(
+            f"members {self.suspects} differ from the others after step {self.metadata.schedule.steps}"
+        )
 
     # -- what comes next -------------------------------------------------------------------------------------------
 
@@ -456,13 +458,13 @@ class GroupMember:
             "save": commands.save,
             "limit": commands.limit,
             "pause_at": commands.pause_at,
-            "dealt": list(deal(self.book.course.microbatches, self._seconds, self.behind)),
+            "dealt": list(deal(self.metadata.schedule.microbatches, self._seconds, self.behind)),
         }
 
     def _follow(self, decision: Mapping[str, Any]) -> None:
-        book = self.book
+        metadata = self.metadata
         if decision["drop"]:
-            book.course.drop()
-        book.course.add([HeldTask.from_json(entry) for entry in decision["entries"]])
+            metadata.schedule.drop()
+        metadata.schedule.add([HeldTask.from_json(entry) for entry in decision["entries"]])
         for token in decision["acknowledged"]:
-            book.ended.pop(token, None)
+            metadata.ended.pop(token, None)
