@@ -125,6 +125,22 @@ def test_a_model_is_found_on_a_cluster_and_predicts(cluster: Cluster, tmp_path: 
     assert "TO TRAIN" in cluster.cli("sql", *given, "SHOW TRAIN rich").stdout
 
 
+def test_the_cluster_finds_a_model_for_a_named_source_by_itself(cluster: Cluster, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("CREATE TABLE people (age REAL, city TEXT, hours INTEGER, income TEXT)")
+        connection.executemany("INSERT INTO people VALUES (?, ?, ?, ?)", people())
+    cluster.cli("namespaces", "set", "default", "--source", f"found=sqlite:///{tmp_path}/shop.db")
+    text = "SELECT * FROM people LABEL income INTO rich_of_ours"
+    assert cluster.cli("sql", "--source", "found", "--dry-run", text).stdout.count("TO TRAIN") == 8
+    done = cluster.cli("sql", "--source", "found", text, timeout=550)
+    assert done.stdout.count("the best one") == 1 and "after round 3:" in done.stdout, done.stdout
+    shown = cluster.cli("sql", "--source", "found", "SHOW TRAIN rich_of_ours").stdout
+    assert "TO TRAIN" in shown and "COLUMN" in shown
+    asked = "SELECT * FROM people TO EVALUATE rich_of_ours LABEL income"
+    evaluated = cluster.cli("sql", "--source", "found", asked, timeout=300).stdout
+    assert float(evaluated.rpartition("auc ")[2].split()[0].strip(",")) > 0.9, evaluated
+
+
 def test_columns_are_explained_on_a_cluster_as_in_one_process(cluster: Cluster, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE people (age REAL, city TEXT, hours INTEGER, income TEXT)")

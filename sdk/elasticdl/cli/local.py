@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
@@ -69,30 +69,48 @@ def run_local(
     return code
 
 
-def run_briefly(prepared: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs a job as ``run_local`` does and shows little; returns its final report, empty if it came to none."""
-    return _run(prepared, RareLocalView(sys.stdout))[0]
+def run_each(prepared: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Runs jobs of one kind of environment, one after the other, as ``run_local`` does, and shows little.
+
+    They are forked from one process that has imported TensorFlow, which takes more than a short job itself.
+
+    Yields:
+        The final report of each, empty if it came to none.
+    """
+    with _worker(prepared) as process:
+        assert process.stdout is not None
+        incoming = reports(process.stdout)
+        for _ in prepared:
+            yield show(incoming, RareLocalView(sys.stdout), whole=False)
 
 
 def _run(prepared: Mapping[str, Any], view: LocalView) -> tuple[dict[str, Any], int]:
     """Runs a job in a process of its own; returns its final report and the exit code."""
-    spec = JobSpec.from_mapping(prepared)
-    check_places(spec, None)
-    parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
-    require("`--local`", "worker", resolve_framework(Path(spec.model_zoo), spec), *parquet)
-    output = spec.output or str(Path("output").absolute())
+    with _worker([prepared]) as process:
+        assert process.stdout is not None
+        return show(reports(process.stdout), view), process.wait()
+
+
+@contextlib.contextmanager
+def _worker(prepared: Sequence[Mapping[str, Any]]) -> Iterator[subprocess.Popen[str]]:
+    """The process that runs jobs."""
+    specs = [JobSpec.from_mapping(one) for one in prepared]
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
-        file = Path(folder) / "spec.json"
-        file.write_text(json.dumps(spec.to_mapping()))
         # Without -P the present directory would come first where modules are imported from.
-        command = [sys.executable, "-P", "-m", "elasticdl_worker", "local", "--spec", str(file), "--output", output]
-        keras = {"TF_USE_LEGACY_KERAS": str(int(spec.keras == "legacy"))}
-        environment = {**os.environ, **HASHING, **keras, **spec.envs}
+        command = [sys.executable, "-P", "-m", "elasticdl_worker", "local"]
+        for at, spec in enumerate(specs):
+            check_places(spec, None)
+            parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
+            require("`--local`", "worker", resolve_framework(Path(spec.model_zoo), spec), *parquet)
+            file = Path(folder) / f"spec-{at}.json"
+            file.write_text(json.dumps(spec.to_mapping()))
+            command += ["--spec", str(file), "--output", spec.output or str(Path("output").absolute())]
+        keras = {"TF_USE_LEGACY_KERAS": str(int(specs[0].keras == "legacy"))}
+        environment = {**os.environ, **HASHING, **keras, **specs[0].envs}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         environment |= waiting_variables(environment)
         with _process(command, environment) as process:
-            assert process.stdout is not None
-            return show(reports(process.stdout), view), process.wait()
+            yield process
 
 
 @contextlib.contextmanager
@@ -153,14 +171,22 @@ class LocalView(Protocol):
         ...
 
 
-def show(incoming: Iterable[dict[str, Any]], view: LocalView) -> dict[str, Any]:
-    """Shows reports; returns the last one, or an empty one if there was none that ended the run."""
+def show(incoming: Iterable[dict[str, Any]], view: LocalView, *, whole: bool = True) -> dict[str, Any]:
+    """Shows reports; returns the last one, or an empty one if there was none that ended the run.
+
+    Args:
+        incoming: the reports.
+        view: shows them.
+        whole: whether there are those of one run alone.
+    """
     last: dict[str, Any] = {}
     with view:
         for report in incoming:
             view.show(report)
             if report["event"] in {"done", "error"}:
                 last = report
+                if not whole:
+                    break
     return last
 
 

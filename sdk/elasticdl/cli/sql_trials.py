@@ -142,17 +142,15 @@ def _round(plan: SearchPlan, at: int, folder: Path, number: int) -> dict[str, An
 
 def _run_here(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
     """Runs jobs on this machine, one after the other."""
-    from elasticdl.cli.local import run_briefly
+    from elasticdl.cli.local import run_each
     from elasticdl.submission import prepare
 
     found = []
-    for at, (tried, spec) in enumerate(specs.items(), 1):
-        write_line(f"trial {at} of {len(specs)}: {tried}")
-        report = run_briefly(prepare(dict(spec)))
+    for tried, report in zip(specs, run_each([prepare(dict(spec)) for spec in specs.values()]), strict=True):
         done = report.get("event") == "done"
-        found.append(
-            TrialOutcome(from_json(report["metrics"]) if done else {}, report.get("message", "it was killed"))
-        )
+        metrics = from_json(report["metrics"]) if done else {}
+        found.append(TrialOutcome(metrics, report.get("message", "it was killed")))
+        write_line(f"trial {len(found)} of {len(specs)}: {tried}")
     return found
 
 

@@ -1,6 +1,7 @@
 """Trains, evaluates or predicts in one process: no master, no parameter servers, the same model module.
 
-``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout:
+``python -m elasticdl_worker local --spec spec.json --output DIR`` prints one JSON object a line on stdout. Both may
+be given several times: such jobs run one after the other, each in a fork of the process, which imported TensorFlow.
 
 - ``{"event": "started", "message"}``: how many records an update has, and how many updates an epoch; then, where
   tables have rows that an update may leave alone, by which rule they move
@@ -19,9 +20,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import functools
+import importlib
 import json
+import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,15 +80,56 @@ from elasticdl_worker.trainers.output_files import OutputFile, delivered, output
 from elasticdl_worker.trainers.training_step import training_step
 from elasticdl_worker.user_code import ModelModule
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(arguments: list[str]) -> int:
     """Runs ``elasticdl_worker local``; returns the exit code."""
     parser = argparse.ArgumentParser(prog="elasticdl_worker local", description=__doc__)
-    parser.add_argument("--spec", required=True, help="file with the job specification as JSON; '-' is stdin")
-    parser.add_argument("--output", default="", help="directory of the exported model or the predictions")
+    parser.add_argument(
+        "--spec", required=True, action="append", help="file with the job specification as JSON; '-' is stdin"
+    )
+    parser.add_argument("--output", default=[], action="append", help="directory of the model or the predictions")
     parsed = parser.parse_args(arguments)
     del sys.argv[1:]  # a module that parses its arguments when it is imported finds none of ours, as on a cluster
     framework_environment.prepare()
+    outputs = parsed.output or [""] * len(parsed.spec)
+    if len(parsed.spec) == 1:
+        return _run_one(parsed.spec[0], outputs[0])
+    importlib.import_module("elasticdl_worker.preload")
+    return max(_run_forked(spec, output) for spec, output in zip(parsed.spec, outputs, strict=True))
+
+
+def _run_forked(file: str, output: str) -> int:
+    """Runs a job in a fork of this process, which has imported TensorFlow and begun nothing of it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            code = _run_one(file, output)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:  # Ctrl-C reaches both
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, 1):
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        event = {"event": "error", "message": f"it {how}", "fix": "", "traceback": ""}
+        print(json.dumps(event), flush=True)
+    return abs(code)
+
+
+def _run_one(file: str, output: str) -> int:
+    """Runs a job in this process; returns the exit code."""
     stdout = sys.stdout
 
     def emit(event: Mapping[str, object]) -> None:
@@ -90,11 +137,11 @@ def main(arguments: list[str]) -> int:
 
     try:
         configure_local_logs()
-        text = sys.stdin.read() if parsed.spec == "-" else Path(parsed.spec).read_text()
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
         spec = JobSpec.from_mapping(json.loads(text))
         # The user's own prints must not get between the JSON lines.
         with contextlib.redirect_stdout(sys.stderr):
-            run_local(spec, parsed.output or spec.output or "output", emit)
+            run_local(spec, output or spec.output or "output", emit)
     except ElasticDLError as error:
         shown = error.traceback if isinstance(error, UserCodeError) else ""
         emit({"event": "error", "message": error.message, "fix": error.fix, "traceback": shown})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,24 @@ def test_the_command_speaks_json_lines(
     assert error["event"] == "error"
     assert "has no 'nothing'" in error["message"]
     assert error["fix"]
+
+
+def test_several_jobs_run_one_after_the_other_and_one_that_dies_stops_no_other(
+    make_spec: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    dies = {"model_zoo": str(tmp_path), "model_def": "dies.custom_model"}
+    command = [sys.executable, "-P", "-m", "elasticdl_worker", "local"]
+    for at, changes in enumerate([{}, dies, {"loss": "nothing"}, {}]):
+        file = tmp_path / f"{at}.json"
+        file.write_text(json.dumps({**make_spec(export_formats="", max_steps=2).to_mapping(), **changes}))
+        command += ["--spec", str(file), "--output", str(tmp_path / str(at))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    ends = [one for one in map(json.loads, done.stdout.splitlines()) if one["event"] in ("done", "error")]
+    assert [one["event"] for one in ends] == ["done", "error", "error", "done"], done.stderr
+    assert ends[1]["message"] == "it was killed by signal 9" and "has no 'nothing'" in ends[2]["message"]
+    assert done.returncode == 9
+    assert ends[0]["metrics"] == ends[3]["metrics"] and ends[0]["training_metrics"] == ends[3]["training_metrics"]
 
 
 def test_a_module_that_parses_arguments_finds_none_of_ours(
