@@ -283,11 +283,12 @@ def run_statement(
         return StatementEnd(EXIT_OK)
     refuse_source(source)
     if not statement.subject:
-        from elasticdl.cli.sql_trials import find_model
+        from elasticdl.cli.sql_trials import find_model, run_here, run_on_the_cluster
 
         if save:
             raise InvalidInputError("--save trains nothing, so that no model is found", fix="name one: TO TRAIN ...")
-        best = find_model(statement, source, models, local=local, dry_run=dry_run)
+        run = run_here if local else run_on_the_cluster
+        best = find_model(statement, source, models, None if dry_run else run)
         if best is None:
             return StatementEnd(EXIT_OK)
         statement = best

@@ -33,15 +33,14 @@ Run = Callable[[Mapping[str, Mapping[str, Any]]], list[TrialOutcome]]
 """Runs jobs, by what they try, side by side where there is room."""
 
 
-def find_model(statement: Statement, source: str, models: Path, *, local: bool, dry_run: bool) -> Statement | None:
+def find_model(statement: Statement, source: str, models: Path, run: Run | None) -> Statement | None:
     """Compares models, and prints what is tried and how it went.
 
     Args:
         statement: one that names no model.
         source: the address of the database.
         models: the folder of the models.
-        local: whether trials run on this machine.
-        dry_run: whether they are only to be shown.
+        run: runs the trials; None if they are only to be shown.
 
     Returns:
         The statement that trains the best one on all rows; None for a dry run.
@@ -50,15 +49,15 @@ def find_model(statement: Statement, source: str, models: Path, *, local: bool, 
         InvalidInputError: rows or label cannot be learned, with the place in the statement.
         ElasticDLError: no trial succeeded.
     """
-    with _scratch(None if dry_run else models / statement.into) as scratch:
+    with _scratch(None if run is None else models / statement.into) as scratch:
         plan = plan_search(statement, source, scratch)
         print_table(("COLUMN", "HOLDS", "FEATURES"), feature_rows(plan.choices), empty="")
-        if dry_run:
+        if run is None:
             for trial, texts in zip(plan.trials, plan.texts, strict=True):
                 write_line(f"\n-- {trial}\n{texts[0]};")
             return None
-        text = search(plan, scratch, _run_here if local else _run_on_the_cluster)
-    durable.write(models / statement.into / TRIALS, table_of(plan))
+        text = search(plan, scratch, run)
+        durable.write(models / statement.into / TRIALS, table_of(plan))
     write_line(f"{models / statement.into / TRIALS} has what was tried")
     return parse_statement(text)
 
@@ -134,13 +133,14 @@ def _round(plan: SearchPlan, at: int, folder: Path, number: int) -> dict[str, An
         "validation_data": str(folder / plan.parts["held"]),
         "checkpoint_dir": str(folder / f"checkpoints-{at}-{number}"),
         "output": str(folder / f"output-{at}-{number}"),
+        "export_formats": "",  # nobody needs what a trial would export
     }
     if number:
         places["checkpoint_dir_for_init"] = str(folder / f"checkpoints-{at}-{number - 1}")
     return {**plan.fields[at], **places, "num_epochs": plan.epochs[number]}
 
 
-def _run_here(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
+def run_here(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
     """Runs jobs on this machine, one after the other."""
     from elasticdl.cli.local import run_each
     from elasticdl.submission import prepare
@@ -154,7 +154,7 @@ def _run_here(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
     return found
 
 
-def _run_on_the_cluster(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
+def run_on_the_cluster(specs: Mapping[str, Mapping[str, Any]]) -> list[TrialOutcome]:
     """Runs jobs on the cluster, which gives each what is free; a search that ends early cancels those that run."""
     from elasticdl.cli.connection import connect
     from elasticdl.submission import prepare

@@ -136,8 +136,7 @@ def _text(statement: Statement, trial: Trial, chosen: Sequence[ColumnChoice], si
 
 
 def _fields(fields: Mapping[str, Any], module: str) -> dict[str, Any]:
-    """The fields of a trial's jobs, which export nothing: nobody would need it."""
-    return {**fields, "name": f"{fields['name'][:32]}-trial", "model_def": f"{module}.forward", "export_formats": ""}
+    return {**fields, "name": f"{fields['name'][:32]}-trial", "model_def": f"{module}.forward"}
 
 
 class Halving:

@@ -185,7 +185,7 @@ async def test_a_model_is_evaluated_explained_and_predicts_and_results_are_table
     assert result["rows"][:2] == [["y", "20", "oslo"], ["n", "21", "rome"]]
 
 
-SEARCH = "SELECT * FROM visits LABEL paid INTO Pays_2"
+SEARCH = "SELECT * FROM visits WITH export_formats = 'keras', priority = 3 LABEL paid INTO Pays_2"
 
 
 async def end_trials(team: Team, scores: Mapping[str, float | None]) -> list[str]:
@@ -260,9 +260,9 @@ async def test_a_model_is_found_by_trials_and_replicas_that_die_in_between_cost_
     assert found["rows"][0][0] == "DCNClassifier" and found["rows"][0][-1] == "the best one"
     assert "it ran away" in found["rows"][-1][-1]
     spec = (await team.api.job(search_id))["spec"]
-    assert (spec["priority"], spec["model_def"], len(Path(spec["training_data"]).read_text().splitlines())) == (
-        0, "model.forward", 400,
-    )  # fmt: skip
+    assert (spec["priority"], spec["model_def"], spec["export_formats"]) == (3, "model.forward", "keras")
+    assert (spec["num_epochs"], spec["labels"]) == (found["search"]["epochs"][0], {})
+    assert len(Path(spec["training_data"]).read_text().splitlines()) == 400
     kept = await team.send("SHOW TRAIN Pays_2", source="")
     assert kept.status_code == 409  # it is being trained
     await team.finish(search_id)
@@ -323,6 +323,13 @@ BAD: list[tuple[str, str, int, str]] = [
     (TRAIN.replace("epoch = 2", "hidden_units = [__import__('os')]"), "shop", 422, "line 1"),
     (TRAIN.replace("epoch = 2", "hidden_units = ['1); import os']"), "shop", 422, "no hidden_units"),
     (TRAIN.replace("epoch = 2", "priority = 2000"), "shop", 422, "priority"),
+    ("SELECT * FROM buyers LABEL paid INTO m", "shop", 422, "9 rows are too few to compare models"),
+    (SEARCH.replace("LABEL paid", "LABEL pays"), "shop", 422, "the SELECT has no column pays"),
+    (SEARCH.replace("visits", "visits WHERE paid = 'y'"), "shop", 422, "all rows have the label"),
+    (SEARCH.replace("* FROM", "paid FROM"), "shop", 422, "no column can be learned from"),
+    (SEARCH.replace("priority = 3", "epoch = 3"), "shop", 422, "the trials find out for how many epochs"),
+    (SEARCH.replace("priority = 3", "priority = 2000"), "shop", 422, "priority"),
+    (SEARCH.replace("priority = 3", "hidden_units = [4]"), "shop", 422, "no attribute hidden_units"),
     (TRAIN.replace("Pays_1", "'../x'"), "shop", 422, "name behind INTO"),
     (TRAIN.replace("Pays_1", '"../x"'), "shop", 422, "no plain name"),
     (TRAIN.replace("LABEL", "COLUMN HASH(citty, 10) LABEL"), "shop", 422, "did you mean city"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from elasticdl.cli.sql_trials import search
+from elasticdl.cli.sql_trials import find_model, search
 from elasticdl.sql.choices import (
     ScoreOrder,
     Trial,
@@ -227,6 +227,22 @@ def test_the_better_half_goes_on_from_its_checkpoints(planned: SearchPlan, tmp_p
     assert (first["num_epochs"], second["num_epochs"], first["export_formats"]) == (8, 8, "")
     assert Path(first["training_data"]).name == planned.parts["trained"]
     assert Path(first["validation_data"]).name == planned.parts["held"]
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_search_leaves_its_table_beside_the_model_and_nothing_else(tmp_path: Path) -> None:
+    source, models = f"sqlite:///{tmp_path}/t.db", tmp_path / "models"
+    assert find_model(statement(), source, models, None) is None
+    assert not models.exists()
+    best = find_model(statement(), source, models, Trainer({"": (0.9, 0.9, 0.9)}))
+    assert best is not None
+    assert best.subject
+    kept = models / statement().into
+    assert [one.name for one in kept.iterdir()] == ["trials.csv"]
+    assert "the best one" in (kept / "trials.csv").read_text()
+    with pytest.raises(ElasticDLError, match="no model could be trained"):
+        find_model(statement(), source, tmp_path / "others", Trainer({"": (None,)}))
+    assert not (tmp_path / "others" / statement().into).exists()
 
 
 def test_a_search_without_a_model_says_why(planned: SearchPlan, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def job_fields(api: Services, search: StoredSearch, job_id: str, at: int, number
     rows = api.settings.job_dir(job_id) / ROWS
     fields = {**plan.fields[at], "model_bundle": search.bundle}
     if number is None:
-        del fields["export_formats"]
         rounds = ROUNDS if search.chosen is None else search.chosen[1] + 1
         name = fields["name"].removesuffix("-trial")
         whole = {"training_data": str(rows / plan.parts["whole"]), "num_epochs": sum(plan.epochs[:rounds])}
@@ -46,6 +45,7 @@ def job_fields(api: Services, search: StoredSearch, job_id: str, at: int, number
         "training_data": str(rows / plan.parts["trained"]),
         "validation_data": str(rows / plan.parts["held"]),
         "num_epochs": plan.epochs[number],
+        "export_formats": "",  # nobody needs what a trial would export
         "priority": LOWEST_PRIORITY,
         "labels": {SEARCH_LABEL: search.job_id},
     }
