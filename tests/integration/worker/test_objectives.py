@@ -45,6 +45,9 @@ def added(labels, predictions):
 def root(labels, predictions):
     return tf.sqrt(tf.reduce_mean(squares(labels, predictions)))
 
+def largest(labels, predictions):
+    return tf.reduce_max(squares(labels, predictions))
+
 def contrastive(labels, predictions):
     alike = predictions @ tf.transpose(predictions)
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(tf.shape(alike)[0]), alike))
@@ -130,7 +133,7 @@ def test_a_loss_may_take_no_labels() -> None:
     assert denominators.of(denominators.measure(None, given[:8]), 8, None, given[:8]) == 8.0
 
 
-@pytest.mark.parametrize("loss", ["root", "contrastive", "added"])
+@pytest.mark.parametrize("loss", ["root", "contrastive", "largest", "added"])
 def test_a_loss_that_parts_cannot_make_is_refused_before_the_first_update(loss: str, job: Any) -> None:
     regularised = {"model_params": {"decay": "l2"}} if loss == "added" else {}
     spec = job(loss=loss, **regularised)

@@ -133,6 +133,7 @@ def test_a_mean_over_records_counts_them_exactly(job: Any) -> None:
         ("pairs", "net"),
         ("root", "net"),
         ("standardised", "net"),
+        ("largest", "net"),
         ("added_and_regularised", "net"),
         ("drawing", "net"),
         ("two_heads", "heads"),

@@ -196,7 +196,11 @@ class LossReference:
         scale = max(abs(self.loss), abs(loss))
         if not straight or not 0.0 < share <= 1.0 + _SAME_SHARE or not _close(joined.loss, together, close, scale):
             raise no_ratio(said)
-        return denominator if denominator > _NOTHING * self.rows else 0.0
+        if denominator > _NOTHING * self.rows:
+            return denominator
+        if abs(loss) > close * scale:  # a part without weight has no loss: this one is the largest of some, or so
+            raise no_ratio(said)
+        return 0.0
 
     def check_same(self, found: float, again: float) -> None:
         """Compares the denominators of the same labels with other predictions: they show a root of a mean, too.

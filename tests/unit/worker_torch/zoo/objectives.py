@@ -146,6 +146,10 @@ def root(labels, predictions):
     return functional.mse_loss(predictions[:, 0], labels.float()).sqrt()
 
 
+def largest(labels, predictions):
+    return nn.functional.cross_entropy(predictions, labels, reduction="none").max()
+
+
 def standardised(labels, predictions):
     return functional.mse_loss(
         (predictions[:, 0] - predictions[:, 0].mean()) / predictions[:, 0].std(), labels.float()
