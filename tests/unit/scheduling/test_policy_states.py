@@ -204,7 +204,12 @@ def check_guarantees(snapshot: Snapshot, plan: Plan) -> None:
     for job in out:
         owed, need = guaranteed(snapshot, job), job.demand(job.smallest).slots
         peers = [one for one in out if one is not job and one.priority >= job.priority]
-        if owed is None or any(guaranteed(snapshot, peer) for peer in peers):
+        first = any(
+            guaranteed(snapshot, one)
+            or (one.priority > job.priority and one.demand(one.smallest).fits_into(job.demand(job.smallest)))
+            for one in peers
+        )
+        if owed is None or first:
             continue  # those go first
         mine = [
             one.demand(one.smallest if targets[one.id] else 0).slots for one in snapshot.jobs if one.team == job.team
