@@ -159,13 +159,16 @@ def test_the_api_server_is_away(pods: PodCluster) -> None:
     with counting_job(pods, "away", records=RECORDS, epochs=30 if pods.machines.away_s else 6) as job:
         working(pods, job, 2)
         killed = pods.pods(job.id, "worker")[0]
+        uid = killed["metadata"]["uid"]
         with pods.machines.api_away():
             pods.machines.kill(killed)
             back = time.monotonic() + pods.machines.away_s
             job.trains()
             while time.monotonic() < back:
                 job.trains()
-        replaced(pods, job, killed)
+        # The master, which cannot learn of the death, replaces a silent worker by one with another index.
+        others = lambda: [one for one in pods.pods(job.id, "worker") if one["metadata"]["uid"] != uid]  # noqa: E731
+        pods.until(lambda: len(others()) == 2, "another worker runs")
         launched = {pod["metadata"]["name"] for pod in pods.items(pods.path("pods"), labelSelector=f"{JOB}={job.id}")}
         assert len(launched) == 6, sorted(launched)
         ends(pods, job, faults=1)
