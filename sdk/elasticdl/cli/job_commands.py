@@ -295,7 +295,8 @@ def _with_job(given: str, mapping: dict[str, Any], here: Path | None) -> tuple[d
             "--from and --checkpoint_dir_for_init both name a checkpoint", fix="leave one of them out"
         )
     with connect() as client:
-        fields = continue_from(find_job(client, name), int(version) if at else None, JobType(mapping["type"]))
+        job = find_job(client, name, trained=True)
+        fields = continue_from(job, int(version) if at else None, JobType(mapping["type"]))
         own_code = {"model_zoo", "model_bundle"} & mapping.keys()
         if here is not None and not own_code and "model_bundle" in fields:
             fields["model_zoo"] = str(client.unpack(fields.pop("model_bundle"), here))

@@ -26,7 +26,7 @@ COMPLETE_WITHIN_S = 1.5
 _FIX = "`elasticdl jobs list` shows the jobs; give an id, the beginning of one, a name, or `last` for the newest"
 
 
-def find_job(client: Client, given: str, *, only: bool = False) -> Job:
+def find_job(client: Client, given: str, *, only: bool = False, trained: bool = False) -> Job:
     """The job that somebody means: by its id, by its name, by the beginning of its id, or the newest for ``last``.
 
     Of several of one name it is the newest, which is said on the standard error.
@@ -35,16 +35,19 @@ def find_job(client: Client, given: str, *, only: bool = False) -> Job:
         client: asks the API.
         given: what somebody wrote.
         only: refuse a name that several have, for what cannot be undone.
+        trained: of ``last``, and of several of one name, one that trains is meant: jobs that use its model are newer.
 
     Raises:
         NotFoundError: there is none.
         ConflictError: several begin so, or have that name; lists them.
     """
     if given == LAST:
-        newest = client.list(limit=1).jobs
-        if not newest:
-            raise NotFoundError("there is no job yet", fix="submit one with `elasticdl train`")
-        return client.get(newest[0].id)
+        jobs = itertools.islice(client.iterate(page_size=LOOKED_THROUGH if trained else 1), LOOKED_THROUGH)
+        newest = next((job for job in jobs if not trained or _trains(job)), None)
+        if newest is None:
+            what = "job that trains" if trained else "job"
+            raise NotFoundError(f"there is no {what} yet", fix="submit one with `elasticdl train`")
+        return client.get(newest.id)
     try:
         return client.get(given)
     except NotFoundError as error:
@@ -57,6 +60,8 @@ def find_job(client: Client, given: str, *, only: bool = False) -> Job:
     ]
     if not found:
         raise NotFoundError(unknown.message, fix=_FIX)
+    if trained:
+        found = [job for job in found if _trains(job)] or found
     if len(found) > 1 and named and not only:
         count = f"{SHOWN} jobs and more" if len(found) > SHOWN else f"{len(found)} jobs"
         write_line(f"{given!r} is the name of {count}: the newest is meant, {found[0].id}", to=sys.stderr)
@@ -66,6 +71,10 @@ def find_job(client: Client, given: str, *, only: bool = False) -> Job:
             fix="give the id of one, or `last` for the newest job",
         )
     return client.get(found[0].id)
+
+
+def _trains(job: Job) -> bool:
+    return job.spec.get("type", "training") == "training"
 
 
 def find_ids(client: Client, given: Sequence[str], *, only: bool = False) -> list[str]:

@@ -7,6 +7,7 @@ Local files go straight to the operating system. Anything with a scheme (``s3://
 from __future__ import annotations
 
 import difflib
+import errno
 import glob
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -321,10 +322,10 @@ def _expand(part: str) -> Iterator[_Found]:
         _require_inside(path, part)
     try:
         path.stat()
-    except PermissionError as error:
-        raise unreadable(part, error) from error
-    except OSError:
-        pass  # missing, or a pattern: told apart below
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.ENAMETOOLONG):
+            raise unreadable(part, error) from error
+        # Missing, or a pattern: told apart below.
     if path.is_file():
         yield _found(path)
     elif path.is_dir():

@@ -202,12 +202,13 @@ class OdpsTable:
 
         return self.ask(read)
 
-    def write(self, partition: str, rows: Iterable[Sequence[Any]]) -> int:
+    def write(self, partition: str, rows: Iterable[Sequence[Any]], *, replacing: bool = False) -> int:
         """Adds rows to a partition, which is made if it is not there: all of them once, or none.
 
         Args:
             partition: ``a=1/b=2``; empty for a table without partitions.
             rows: the values of each, in the order of the table's columns.
+            replacing: what the partition has is taken out in the same step.
 
         Returns:
             The number of rows.
@@ -215,7 +216,9 @@ class OdpsTable:
         spec = partition.replace("/", ",") or None
 
         def made() -> Any:
-            return _Upload(self._tunnel.tunnel_rest, self._at_tunnel(), spec, create_partition=bool(spec))
+            return _Upload(
+                self._tunnel.tunnel_rest, self._at_tunnel(), spec, create_partition=bool(spec), overwrite=replacing
+            )
 
         session, written, blocks = self.ask(made), 0, list[int]()
         remaining = iter(rows)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from elasticdl.data import Shard, create_data_reader, fingerprints
 from elasticdl.data.errors import DataError
 from elasticdl.data.inspection import inspect_data
+from elasticdl.prediction import PredictedTask
 from elasticdl.python.data.odps_io import ODPSWriter
 from elasticdl.python.data.reader.odps_reader import ODPSDataReader
 from tests.fakes.maxcompute import KINDS, FakeMaxCompute
@@ -211,5 +213,11 @@ def test_rows_are_written_once_though_answers_are_spoilt(
     written = maxcompute.tables["out"].data
     assert [list(row.values()) for row in written["worker=0"].rows.to_pylist()] == rows[:7]
     assert [list(row.values()) for row in written["worker=1"].rows.to_pylist()] == rows[7:]
+    with maxcompute.spoiling(0.2, kind):
+        for _ in range(2):  # a task that is done again
+            for start, end in ((0, 7), (7, 20)):
+                writer.from_task(rows[start:end], PredictedTask("/data/a.csv", start, end, np.arange(start, end)))
+    of_tasks = [one.rows.to_pylist() for name, one in written.items() if "task-" in name]
+    assert [list(row.values()) for rows in of_tasks for row in rows] == rows
     writer.from_iterator(rows[:1], 0)
     assert ids("odps://shop/out?partition=worker=0") == [*range(7), 0]

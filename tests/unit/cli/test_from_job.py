@@ -68,6 +68,15 @@ def test_the_newest_checkpoint_of_a_job_that_runs_is_taken_with_its_code(
     }
 
 
+@pytest.mark.parametrize("given", ["last", "digits", "dig"])
+def test_jobs_that_use_a_model_are_not_meant_though_they_are_newer(trained: FakeApi, cli: Cli, given: str) -> None:
+    later = make_job("digits-2", spec={**SPEC, "type": "prediction"}, created_at="2099-01-01T00:00:00Z")
+    trained.jobs = {"digits-2": later, **trained.jobs}
+    outcome = cli("predict", f"--from={given}", "--prediction_data=data", "--detach")
+    assert outcome.code == 0, outcome.err
+    assert submitted(trained)["checkpoint_dir_for_init"].startswith("/jobs/digits-1/")
+
+
 def test_the_newest_is_the_one_that_was_saved_last(trained: FakeApi, cli: Cli) -> None:
     """Not that of the highest version: the job could not read that one, and went on from an older one."""
     for one, saved in zip(trained.jobs["digits-1"]["checkpoints"], (1.0, 2.0), strict=True):

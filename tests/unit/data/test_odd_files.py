@@ -306,6 +306,7 @@ TABLES: dict[str, Odd] = {
         for char in (*"-%#?*:[]{}~\\ ", "::", "%20", "😀", "e\u0301")
     },
     "a path twice": Odd({"a.csv": TABLE}, AB, "a.csv,{}/a.csv"),
+    "a path of too long a name": Odd({"a.csv": TABLE}, "File name too long", "x" * 300),
     "a path that is not there": Odd({"a.csv": TABLE}, "no such file", "b.csv", at="b.csv"),
 }
 

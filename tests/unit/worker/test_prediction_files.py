@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticdl.data import Shard
+from elasticdl.prediction import PredictedTask
 from elasticdl_core.errors import InvalidInputError, SpecError, UserCodeError
 from elasticdl_core.installation import install_command
 from elasticdl_core.job import JobSpec
@@ -157,6 +158,26 @@ def test_a_format_that_cannot_be_written_is_refused_before_any_record(
     with pytest.raises(InvalidInputError, match="need pyarrow") as caught:
         prediction_files.require_format("parquet")
     assert install_command("parquet") in caught.value.fix
+
+
+def test_a_processor_of_tasks_gets_each_task_as_a_whole(tmp_path: Path) -> None:
+    class Processor:
+        def process_task(self, predictions: Any, task: PredictedTask) -> None:
+            given.append((predictions.numpy().tolist(), task.name, task.start, task.end, task.rows.tolist()))
+
+    given: list[Any] = []
+    sink = PredictionWriter(module(prediction_outputs_processor=Processor), tmp_path, 0)
+    for _ in range(2):  # it is done again
+        with sink.write_task(SHARD) as write:
+            write(np.array([[1.0], [2.0]]), 100, 2)
+            write(np.array([[3.0]]), None, 1)
+    with pytest.raises(ZeroDivisionError), sink.write_task(SHARD) as write:
+        write(np.array([[1.0]]), 100, 1)
+        raise ZeroDivisionError  # half of a task is none
+    assert given == [([[1.0], [2.0], [3.0]], SHARD.name, SHARD.start, SHARD.end, [100, 101, -1])] * 2
+    assert not sink.makes_files
+    with pytest.raises(UserCodeError, match="no method process"):
+        PredictionWriter(module(prediction_outputs_processor=object), tmp_path, 0)
 
 
 PREDICT = {"type": "prediction", "model_def": "a.b", "model_zoo": "/zoo", "prediction_data": "/d"}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from elasticdl.data.odps_access import Access, MaxComputeConfig
+from elasticdl.prediction import PredictedTask
 
 __all__ = ["ODPSWriter", "is_odps_configured"]
 
@@ -20,7 +24,7 @@ def is_odps_configured() -> bool:
 
 
 class ODPSWriter:
-    """Writes records to a table, those of each worker to a partition of its own.
+    """Writes records to a table, those of each worker, or of each task, to a partition of its own.
 
     Args:
         project: the project; that of ``project.table`` goes first.
@@ -72,9 +76,27 @@ class ODPSWriter:
             ValueError: the table is not there, and its columns are not known.
             DataError: the service does not take them.
         """
+        self._known().write(f"worker={worker_index}", _rows(records_iter))
+
+    def from_task(self, records_iter: Iterable[Sequence[Any]], task: PredictedTask) -> None:
+        """Writes the predictions of a task to a partition of its own, in place of what is there.
+
+        Args:
+            records_iter: records, or lists of them.
+            task: what ``process_task`` of a processor of predictions gets.
+
+        Raises:
+            ValueError: the table is not there, and its columns are not known.
+            DataError: the service does not take them.
+        """
+        unique = hashlib.sha256(task.name.encode()).hexdigest()[:16]
+        partition = f"worker=task-{unique}-{task.start}-{task.end}"
+        self._known().write(partition, _rows(records_iter), replacing=True)
+
+    def _known(self) -> Any:
         if self._table is None:
             self._table = self._open()
-        self._table.write(f"worker={worker_index}", _rows(records_iter))
+        return self._table
 
     def _open(self) -> Any:
         from elasticdl.data.odps_service import OdpsTable
@@ -91,10 +113,9 @@ class ODPSWriter:
         )
 
 
-def _rows(records: Iterable[Any]) -> Iterator[Sequence[Any]]:
-    """Records one by one."""
+def _rows(records: Iterable[Any]) -> Iterator[list[Any]]:
+    """Records one by one, with numbers of NumPy as those of Python."""
     for one in records:
-        if len(one) and isinstance(one[0], list | tuple):
-            yield from one
-        else:
-            yield one
+        several = len(one) and isinstance(one[0], list | tuple)
+        for record in one if several else (one,):
+            yield [value.item() if isinstance(value, np.generic) else value for value in record]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data import ShardLike
+from elasticdl.prediction import PredictedTask
 from elasticdl_core.errors import UserCodeError
 from elasticdl_runtime import durable
 from elasticdl_worker.trainers.output_files import OutputFile, delivered, describe_file, output_folder
@@ -40,11 +41,14 @@ WritePredictions = Callable[[object, int | None, int], None]
 class _Processor(Protocol):
     def process(self, predictions: object, worker_id: int, /) -> object: ...
 
+    def process_task(self, predictions: object, task: PredictedTask, /) -> object: ...
+
 
 class PredictionWriter:
     """Writes the predictions of tasks.
 
-    With a ``PredictionOutputsProcessor`` in the module each minibatch goes to its ``process``. Otherwise each task
+    With a ``PredictionOutputsProcessor`` in the module each minibatch goes to its ``process``, or, if it has one, a
+    whole task to its ``process_task``. Otherwise each task
     becomes one file named by its shard, written under another name first, so that a task that is done twice leaves
     the same single file. Each prediction stands beside its record: the file and the number of the record in it. A
     single output is the column ``predictions``, several keep their names.
@@ -66,6 +70,7 @@ class PredictionWriter:
         self._written: dict[str, OutputFile] = {}
         self._new: dict[str, OutputFile] = {}
         self._processor: _Processor | None = None
+        self._by_task = False
         self._kind = kind or "npz"
         require_format(self._kind)
         if kind and module.prediction_outputs_processor is not None:
@@ -76,22 +81,23 @@ class PredictionWriter:
         if module.prediction_outputs_processor is not None:
             with module.guard("PredictionOutputsProcessor"):
                 processor = module.prediction_outputs_processor()
-            if not callable(getattr(processor, "process", None)):
+            self._by_task = callable(getattr(processor, "process_task", None))
+            if not self._by_task and not callable(getattr(processor, "process", None)):
                 raise UserCodeError(
                     f"PredictionOutputsProcessor in {module.path} has no method process",
-                    fix="add `def process(self, predictions, worker_id)`",
+                    fix="add `def process(self, predictions, worker_id)` or `process_task(self, predictions, task)`",
                 )
             self._processor = cast(_Processor, processor)
 
     @contextlib.contextmanager
     def write_task(self, shard: ShardLike) -> Iterator[WritePredictions]:
-        """A context for one task: gives a function for predictions of minibatches, and writes the file at its end.
+        """A context for one task: gives a function for predictions of minibatches, and delivers them at its end.
 
         The function takes the predictions, the number of the first record that they are of, or None where ``feed`` or
         damaged data let nobody know it, and how many records these are.
         """
-        if self._processor is not None:
-            processor = self._processor
+        processor = self._processor
+        if processor is not None and not self._by_task:
             yield lambda predictions, first, records: self._process(processor, predictions)
             return
         parts: list[dict[str, NDArray[np.generic]]] = []
@@ -99,14 +105,22 @@ class PredictionWriter:
 
         def add(predictions: object, first: int | None, records: int) -> None:
             columns = named_outputs(predictions)
-            check_names(columns)
+            if processor is None:
+                check_names(columns)
             check_rows(columns, records, parts[0] if parts else None)
             parts.append(columns)
             rows.append(np.full(records, UNKNOWN_ROW) if first is None else np.arange(first, first + records))
 
         yield add
-        if parts:
-            self._write(shard, np.concatenate(rows), parts)
+        if not parts:
+            return
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        if processor is None:
+            self._write(shard, np.concatenate(rows), arrays)
+            return
+        with self._module.guard("PredictionOutputsProcessor.process_task"):
+            task = PredictedTask(shard.name, shard.start, shard.end, np.concatenate(rows))
+            processor.process_task(_for_processor(arrays), task)
 
     def list_files(self) -> list[OutputFile]:
         """The files written so far: ``{"name", "path", "sha256", "size"}``, each as it was when it was written."""
@@ -123,19 +137,22 @@ class PredictionWriter:
         return taken
 
     def _process(self, processor: _Processor, predictions: object) -> None:
-        arrays = {name: value.view(OutputArray) for name, value in named_outputs(predictions).items()}
-        value = arrays["predictions"] if arrays.keys() == {"predictions"} else arrays
         with self._module.guard("PredictionOutputsProcessor.process"):
-            processor.process(value, self._worker_index)
+            processor.process(_for_processor(named_outputs(predictions)), self._worker_index)
 
-    def _write(self, shard: ShardLike, rows: NDArray[np.int64], parts: list[dict[str, NDArray[np.generic]]]) -> None:
+    def _write(self, shard: ShardLike, rows: NDArray[np.int64], arrays: dict[str, NDArray[np.generic]]) -> None:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.name).name)[:_STEM_CHARS] or "shard"
         unique = hashlib.sha256(shard.name.encode()).hexdigest()[:8]
         name = f"{stem}-{unique}-{shard.start:012d}-{shard.end:012d}.{self._kind}"
         with output_folder(self._output) as folder:
             durable.make_folder(folder)
             with durable.writing(folder / name) as file:
-                arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
                 write_predictions(self._kind, file, shard.name, rows, arrays)
             (made,) = delivered([describe_file(folder / name, name)], self._output)
         self._written[name] = self._new[name] = made
+
+
+def _for_processor(outputs: dict[str, NDArray[np.generic]]) -> object:
+    """The array of a single output, or those of several by name."""
+    arrays = {name: value.view(OutputArray) for name, value in outputs.items()}
+    return arrays["predictions"] if arrays.keys() == {"predictions"} else arrays

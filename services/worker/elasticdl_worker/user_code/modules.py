@@ -69,7 +69,7 @@ class ModelModule:
         eval_metrics_fn: makes ``{name: function or metric}``.
         callbacks: makes the list of callbacks.
         custom_data_reader: makes a reader.
-        prediction_outputs_processor: class with ``process(predictions, worker_id)``.
+        prediction_outputs_processor: class with ``process(predictions, worker_id)`` or ``process_task``.
         has: which entries there are.
         taken_names: how often each name of a layer was taken when the module was imported.
     """
