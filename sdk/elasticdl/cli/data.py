@@ -184,13 +184,34 @@ def validate_command(
     output: formats.FormatOption = None,
     as_json: formats.JsonOption = False,
     data_reader_params: Params = "",
+    model_zoo: Annotated[
+        str,
+        typer.Option(
+            "--model_zoo", "--model-zoo", help="Give the records to the feed of a module in this directory instead."
+        ),
+    ] = "",
+    model_def: Annotated[
+        str, typer.Option("--model_def", "--model-def", help="With --model_zoo: file.object of the model function.")
+    ] = "",
 ) -> None:
-    """Read all records as a job does, and list those that are not as the first ones; exit code 1 if there are any."""
+    """Read all records as a job does, and list those that are not as the first ones; exit code 1 if there are any.
+
+    With --model_zoo and --model_def: those that the module's own feed cannot take.
+    """
     from elasticdl.data.validation import validate_data
 
     chosen = formats.choose_format(output, as_json)
     with _progress("validated") as progress:
-        found = validate_data(path, reader_params=data_reader_params, most_problems=most, on_progress=progress)
+        if model_zoo or model_def:
+            from elasticdl.cli.local import run_feed
+            from elasticdl.data.params import parse_reader_params
+            from elasticdl.submission import prepare
+
+            given = {"training_data": path, "data_reader_params": parse_reader_params(data_reader_params)}
+            mapping = {"model_zoo": model_zoo, "model_def": model_def, **given}
+            found = run_feed(prepare(mapping, local=True), most, progress)
+        else:
+            found = validate_data(path, reader_params=data_reader_params, most_problems=most, on_progress=progress)
     if chosen.of_data:
         formats.print_data(found.as_dict(), chosen)
     else:

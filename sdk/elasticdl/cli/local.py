@@ -31,6 +31,7 @@ from elasticdl.cli.output import (
     training_words,
     write_line,
 )
+from elasticdl.data.validation import UnlikeRecord, Validation
 from elasticdl.extras import require
 from elasticdl.recognition import resolve_framework
 from elasticdl_core.errors import ElasticDLError, UserCodeError
@@ -84,6 +85,48 @@ def run_each(prepared: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             yield show(incoming, RareLocalView(sys.stdout), whole=False)
 
 
+def run_feed(prepared: Mapping[str, Any], most: int, on_progress: Callable[[int, int], None]) -> Validation:
+    """Gives the training data of a job to its ``feed``, in a process of its own.
+
+    Args:
+        prepared: a checked specification with absolute paths.
+        most: it ends when so many problems were found.
+        on_progress: called with the records done and the number of all.
+
+    Raises:
+        UserCodeError: the module or the data cannot be opened.
+    """
+    view = _ProblemView(on_progress)
+    with _worker([prepared], "validate", "--most", str(most)) as process:
+        assert process.stdout is not None
+        last = show(reports(process.stdout), view)
+    if last.get("event") != "done":
+        message = last.get("message", "the process that ran the feed ended before it was done")
+        raise UserCodeError(message, fix=last.get("fix", "see its output above"), traceback=last.get("traceback", ""))
+    counts = {name: last[name] for name in ("kind", "records", "checked", "skipped", "complete")}
+    return Validation(**counts, problems=view.problems)
+
+
+class _ProblemView:
+    """Problems that were found, and progress."""
+
+    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
+        self._on_progress = on_progress
+        self.problems: list[UnlikeRecord] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Takes a report."""
+        if report["event"] == "progress":
+            self._on_progress(report["records"], report["total"])
+        elif report["event"] == "problem":
+            self.problems.append(UnlikeRecord(report["message"], report["fix"]))
+
+
 def _run(prepared: Mapping[str, Any], view: LocalView) -> tuple[dict[str, Any], int]:
     """Runs a job in a process of its own; returns its final report and the exit code."""
     with _worker([prepared]) as process:
@@ -92,19 +135,23 @@ def _run(prepared: Mapping[str, Any], view: LocalView) -> tuple[dict[str, Any], 
 
 
 @contextlib.contextmanager
-def _worker(prepared: Sequence[Mapping[str, Any]]) -> Iterator[subprocess.Popen[str]]:
-    """The process that runs jobs."""
+def _worker(
+    prepared: Sequence[Mapping[str, Any]], verb: str = "local", *more: str
+) -> Iterator[subprocess.Popen[str]]:
+    """The process that runs jobs, or does something else with them."""
     specs = [JobSpec.from_mapping(one) for one in prepared]
     with tempfile.TemporaryDirectory(prefix="elasticdl-local-") as folder:
         # Without -P the present directory would come first where modules are imported from.
-        command = [sys.executable, "-P", "-m", "elasticdl_worker", "local"]
+        command = [sys.executable, "-P", "-m", "elasticdl_worker", verb, *more]
         for at, spec in enumerate(specs):
             check_places(spec, None)
             parquet = ("parquet",) if spec.prediction_format == "parquet" else ()
             require("`--local`", "worker", resolve_framework(Path(spec.model_zoo), spec), *parquet)
             file = Path(folder) / f"spec-{at}.json"
             file.write_text(json.dumps(spec.to_mapping()))
-            command += ["--spec", str(file), "--output", spec.output or str(Path("output").absolute())]
+            command += ["--spec", str(file)]
+            if verb == "local":
+                command += ["--output", spec.output or str(Path("output").absolute())]
         keras = {"TF_USE_LEGACY_KERAS": str(int(specs[0].keras == "legacy"))}
         environment = {**os.environ, **HASHING, **keras, **specs[0].envs}
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -129,7 +129,16 @@ def _run_forked(file: str, output: str) -> int:
 
 
 def _run_one(file: str, output: str) -> int:
-    """Runs a job in this process; returns the exit code."""
+    return report_run(file, lambda spec, emit: run_local(spec, output or spec.output or "output", emit))
+
+
+def report_run(file: str, run: Callable[[JobSpec, Emit], None]) -> int:
+    """Does something with a job in this process, and prints its events as lines of JSON; returns the exit code.
+
+    Args:
+        file: has the job's fields as JSON; ``-`` is stdin.
+        run: does it, and emits.
+    """
     stdout = sys.stdout
 
     def emit(event: Mapping[str, object]) -> None:
@@ -141,7 +150,7 @@ def _run_one(file: str, output: str) -> int:
         spec = JobSpec.from_mapping(json.loads(text))
         # The user's own prints must not get between the JSON lines.
         with contextlib.redirect_stdout(sys.stderr):
-            run_local(spec, output or spec.output or "output", emit)
+            run(spec, emit)
     except ElasticDLError as error:
         shown = error.traceback if isinstance(error, UserCodeError) else ""
         emit({"event": "error", "message": error.message, "fix": error.fix, "traceback": shown})

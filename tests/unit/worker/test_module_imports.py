@@ -272,3 +272,12 @@ def test_a_processor_may_take_predictions_for_tensors(tmp_path: Path) -> None:
         write_one(tf.constant([1.0, 2.0]), 0, 2)
         write_one({"a": np.array([3.0]), "b": np.array([4.0])}, None, 1)
     assert taken == [([1.0, 2.0], [2.0, 4.0], 3), ([3.0], [6.0], 3)]
+
+
+def test_a_reader_of_ours_is_not_blamed_on_the_module() -> None:
+    from elasticdl_worker.user_code import ModelModule
+
+    for reader, blamed in ((None, "reading the data raised OSError"), (list, "custom_data_reader raised OSError")):
+        module = ModelModule(Path("net.py"), (), lambda: None, custom_data_reader=reader)
+        with pytest.raises(UserCodeError, match=blamed), module.guard("custom_data_reader"):
+            raise OSError("Stale file handle")

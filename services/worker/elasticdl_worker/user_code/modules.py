@@ -90,6 +90,10 @@ class ModelModule:
 
     def guard(self, what: str, fix: str = "") -> contextlib.AbstractContextManager[None]:
         """A context in which the user's code runs; see ``guarded``."""
+        if (
+            what.startswith("custom_data_reader") and self.custom_data_reader is None
+        ):  # a reader of ours read the data
+            what, fix = "reading the data", fix or "check the data and its path"
         return guarded(what, self.roots, fix=fix or f"correct {what} in {self.path}")
 
     def need(self, name: str) -> Callable[..., object]:
