@@ -64,6 +64,10 @@ _METRICS = {
     TENSORFLOW: "keras.metrics.SparseCategoricalAccuracy()",
     TORCH: "lambda labels, predictions: predictions.argmax(1) == labels",
 }
+_FEED_BODIES = {
+    TENSORFLOW: "return dataset.map(parse)",
+    TORCH: "for record in dataset:\n        yield features, label",
+}
 MAX_SOURCE_BYTES = 512 << 10
 """Most bytes of a model module: code, not data."""
 _LOOKED_AT = 2000
@@ -144,7 +148,7 @@ def _check(zoo: Path, spec: JobSpec, reach: PathPolicy | None) -> tuple[str, _Mo
     if framework == TORCH:
         modules.require_arguments(spec.collate, ("samples",))
     if spec.type is JobType.TRAINING or spec.validation_data or spec.prediction_data:
-        _check_feed(spec, modules)
+        _check_feed(spec, modules, framework)
     modules.check_contract(model, spec, framework)
     modules.refuse_lookalikes(spec)
     return framework, modules
@@ -179,7 +183,7 @@ def _entries(spec: JobSpec, framework: str) -> Iterator[_Entry]:
         yield _Entry(name, "custom_data_reader", "the data reader", example)
 
 
-def _check_feed(spec: JobSpec, modules: _Modules) -> None:
+def _check_feed(spec: JobSpec, modules: _Modules, framework: str) -> None:
     if spec.feed:
         modules.require(
             spec.feed, "feed", "the feed function", f"def {spec.feed}(dataset, mode, metadata):\n    return dataset"
@@ -193,7 +197,8 @@ def _check_feed(spec: JobSpec, modules: _Modules) -> None:
             _FEEDS[0],
             "feed",
             "the feed function (feed or dataset_fn), which turns raw records into features and labels",
-            "def feed(dataset, mode, metadata):\n    return dataset.map(parse)",
+            f"def feed(dataset, mode, metadata):\n    {_FEED_BODIES[framework]}\nor, of columns of numbers, name "
+            "that of the labels: --data_reader_params 'label=NAME'",
         )
 
 

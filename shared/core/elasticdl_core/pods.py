@@ -67,11 +67,13 @@ def parse_pairs(text: str, separator: str) -> dict[str, str]:
     Raises:
         InvalidInputError: it is not written so.
     """
-    pairs = {}
+    pairs: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(separator))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise InvalidInputError(f"{part!r} is no name=value", fix=f"write name=value{separator}name=value")
+        if name.strip() in pairs:
+            raise InvalidInputError(f"{name.strip()[:60]!r} is there twice", fix="give each name once")
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -60,6 +60,7 @@ BEYOND_SCHEMAS = {
     "POST /v1/jobs": [
         "there is no bundle sha256:",
         "--[a-z_]+ names the file .*, which is not in the model zoo",
+        ".* does not define ",
         "the processes of this cluster are no pods|.* cannot be given to a process of this cluster",
         "the model code must come from exactly one place",
         "(a|an) .* job needs (it|a trained model)",
@@ -83,6 +84,8 @@ BEYOND_SCHEMAS = {
         ".* is no script$",
         ".* is no amount of it that a process can have",
         "read_only=.* is neither true nor false",
+        ".* is no volume$",
+        ".* is there twice$",
     ],
     "POST /v1/scheduler/what-if": [
         "the question asks for no change",

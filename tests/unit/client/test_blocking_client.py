@@ -61,7 +61,7 @@ def test_paths_and_numbers_of_numpy_are_taken_everywhere(api: FakeApi, client: C
 
 
 def test_a_label_that_is_no_text_is_named(client: Client) -> None:
-    with pytest.raises(SpecError, match=r"labels: .*an object of texts, as 'run' has none"):
+    with pytest.raises(SpecError, match=r"labels: .*an object of texts, with quotes around the value of 'run'"):
         client.submit(**FIELDS, model_bundle=BUNDLE, labels={"run": 1})
 
 

@@ -80,6 +80,7 @@ def test_memory_of_a_request_is_the_limit_that_there_is() -> None:
         ("image", "Registry/none"),
         ("image", "a b"),
         ("image_pull_policy", "Sometimes"),
+        ("volume", "claim_name=a,claim_name=b,mount_path=/mnt/a"),
         ("volume", "host_path=/etc,mount_path=/mnt/etc"),
         ("volume", "claim_name=a,mount_path=/usr/lib"),
         ("volume", "claim_name=a,mount_path=/mnt/elasticdl/credentials"),

@@ -126,6 +126,24 @@ def forward():
             id="a-wrong-key",
         ),
         pytest.param(
+            "def loss(labels, predictions):\n    return nn.functional.mse_loss(predictions, labels.long())",
+            "a training step raised RuntimeError",
+            "use `labels.float()` in loss",
+            id="whole-labels",
+        ),
+        pytest.param(
+            "def loss(labels, predictions):\n    return nn.functional.nll_loss(torch.ones(len(labels), 2), labels)",
+            "a training step raised RuntimeError",
+            "use `labels.long()` in loss",
+            id="labels-of-classes-as-fractions",
+        ),
+        pytest.param(
+            "def optimizer(lr=0.1):\n    return torch.optim.Adam(lr=lr)",
+            "optimizer raised TypeError",
+            "functools.partial(torch.optim.Adam",
+            id="an-optimizer-without-parameters",
+        ),
+        pytest.param(
             "def loss(labels, predictions):\n    return (predictions @ torch.ones(3)).sum()",
             "a training step raised RuntimeError",
             "check the shapes of",

@@ -40,6 +40,18 @@ _BY_TEXT = (
     ),
     (r"the label is None", "give each record a label, or leave out a record that has none"),
     (
+        r"cast to the desired output type (Long|Int|Short|Bool)|Found dtype (Long|Int|Bool) but expected Float",
+        "the labels are whole numbers, and this loss wants fractions: use `labels.float()` in loss",
+    ),
+    (
+        r"expected scalar type Long but found|expected target dtype to be Long",
+        "the labels are fractions, and this loss wants the numbers of classes: use `labels.long()` in loss",
+    ),
+    (
+        r"__init__\(\) missing 1 required positional argument: 'params'",
+        "let optimizer give what makes it of the parameters: return functools.partial(torch.optim.Adam, lr=0.001)",
+    ),
+    (
         r"does not require grad and does not have a grad_fn",
         "a forward that differentiates (torch.autograd.grad) does it within torch.enable_grad(), as evaluations and "
         "predictions run without gradients",

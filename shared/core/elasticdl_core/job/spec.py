@@ -152,6 +152,10 @@ def _convert(value: Any, hint: Any) -> tuple[Any, str]:
         fits = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         if fits and get_args(hint)[1] is str:
             wrong = next((key for key, item in value.items() if not isinstance(item, str)), None)
-            return (value, "") if wrong is None else (None, f"an object of texts, as {wrong!r} has none")
+            return (
+                (value, "")
+                if wrong is None
+                else (None, f"an object of texts, with quotes around the value of {wrong!r}")
+            )
         return (value, "") if fits else (None, "an object with string keys")
     raise TypeError(f"no conversion for {hint!r}")
