@@ -225,11 +225,11 @@ def _gathered(parts: Sequence[_Part], names: Sequence[str], order: npt.NDArray[n
         rows[here] = group.rows.take(inside)
         for name, values in others.items():
             values[here] = _taken(group.others[name], inside)
-    found = {name: np.ascontiguousarray(rows[f"f{number}"]) for number, name in enumerate(first.fields)} | others
-    if order is not None:
+    if order is not None:  # whole rows, before the columns are apart
         back = np.empty(count, np.intp)
         back[order] = np.arange(count)
-        found = {name: values.take(back, axis=0) for name, values in found.items()}
+        rows, others = rows.take(back), {name: values.take(back) for name, values in others.items()}
+    found = {name: np.ascontiguousarray(rows[f"f{number}"]) for number, name in enumerate(first.fields)} | others
     return {name: found[name] for name in names}
 
 

@@ -55,23 +55,28 @@ class TablePermutation:
         self._rows = -(-size // self._columns)
         sides = (self._columns, self._rows), (self._rows, self._columns), (self._columns, self._rows)
         self._tables = [[int(draw() * values) for _ in range(numbers)] for numbers, values in sides]
+        # Looked up in place of a remainder: it takes half of the time, and each record of each epoch comes by.
+        self._twice = self._tables[1] * 2
+        self._column_of = [*range(self._columns)] * 2
+        self._begin_of = [row * self._columns for row in range(self._rows)] * 3
 
-    def __call__(self, numbers: Iterable[int]) -> list[int]:
-        """The images of some numbers of ``range(size)``."""
+    def __call__(self, numbers: range) -> list[int]:
+        """The images of consecutive numbers of ``range(size)``."""
         if self._whole:
-            return list(map(self._whole.__getitem__, numbers))
-        size, rows, columns = self._size, self._rows, self._columns
-        first, second, third = self._tables
-        found = []
-        for number in numbers:
-            while True:
-                left, right = divmod(number, columns)
-                left = (left + first[right]) % rows
-                right = (right + second[left]) % columns
-                number = (left + third[right]) % rows * columns + right
-                if number < size:
-                    break
-            found.append(number)
+            return list(self._whole[numbers.start : numbers.stop])
+        first, _, third = self._tables
+        twice, column_of, begin_of, size = self._twice, self._column_of, self._begin_of, self._size
+        found, at = list[int](), numbers.start
+        while at < numbers.stop:
+            left, begin = divmod(at, self._columns)
+            values = first[begin : begin + numbers.stop - at]
+            found += [
+                begin_of[left + value + third[column := column_of[right + twice[left + value]]]] + column
+                for right, value in enumerate(values, begin)
+            ]
+            at += len(values)
+        if found and max(found) >= size:
+            found = [number if number < size else self(range(number, number + 1))[0] for number in found]
         return found
 
 
