@@ -74,7 +74,7 @@ def find_job(client: Client, given: str, *, only: bool = False, trained: bool = 
 
 
 def _trains(job: Job) -> bool:
-    return job.spec.get("type", "training") == "training"
+    return bool(job.spec.get("type", "training") == "training")
 
 
 def find_ids(client: Client, given: Sequence[str], *, only: bool = False) -> list[str]:
