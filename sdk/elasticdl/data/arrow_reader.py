@@ -96,7 +96,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
         self.label = take(self.reader_params, "label", str, None)
         first = next(iter(self.list_files()))
         index = self.index_of(first)
-        self._fields = cols.flat_fields(index.schema)
+        self._fields = cols.flat_fields(index.schema, first)
         self._types = {name: cols.type_at(index.schema, path) for name, path in self._fields.items()}
         both = self._fields.keys() & index.partitions.keys()
         if both:
@@ -106,7 +106,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
             data_origin, [*self._fields, *index.partitions], wanted, trained, label=self.label, predicting=predicting
         )
         self._specs = {
-            name: cols.spec_of(name, self._types[name])
+            name: cols.spec_of(name, self._types[name], first)
             if name in self._types
             else ColumnSpec("int64" if _INTEGER.fullmatch(index.partitions[name]) else "str")
             for name in self._chosen
@@ -154,7 +154,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
 
     def _check_columns(self, path: str, index: TableIndex) -> None:
         """Refuses a file whose columns are others than those of the first."""
-        fields = cols.flat_fields(index.schema)
+        fields = cols.flat_fields(index.schema, path)
         for name in self._chosen:
             if name not in (fields if name in self._fields else index.partitions):
                 raise DataError(
@@ -164,7 +164,7 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
             if name not in self._fields:
                 continue
             stored = cols.type_at(index.schema, fields[name])
-            kind = cols.spec_of(name, stored)
+            kind = cols.spec_of(name, stored, path)
             times = [cols.time_words(one) for one in (stored, self._types[name])]
             if times[0] != times[1]:
                 raise DataError(
@@ -174,15 +174,15 @@ class ArrowFileReader(GroupedReader, FileDataReader[TableIndex]):
                 )
             if _family(kind) != _family(self._specs[name]):
                 raise DataError(
-                    f"{path}: column {name!r} is {kind.dtype} {kind.shape or ''} here, and "
-                    f"{self._specs[name].dtype} {self._specs[name].shape or ''} in the first file",
+                    f"{path}: column {name!r} is {_words(kind)} here, and {_words(self._specs[name])} in the first "
+                    "file",
                     fix="write all files with the same types",
                 )
 
     def _load_group(self, name: str, number: int) -> Columns:
         index = self.index_of(name)
         stored = [column for column in self._chosen if column in self._fields]
-        fields = cols.flat_fields(index.schema)
+        fields = cols.flat_fields(index.schema, name)
         with _damage_told(name), self._table(name) as (_, _, read):
             table = read(number, sorted({".".join(fields[column]) for column in stored}))
             first, rows = int(index.starts[number]), int(index.starts[number + 1] - index.starts[number])
@@ -278,6 +278,10 @@ def _partitions(path: str) -> dict[str, str]:
     """The hive partitions in a path."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {unquote(name): unquote(value) for name, found, value in pairs if found and name}
+
+
+def _words(spec: ColumnSpec) -> str:
+    return f"{spec.dtype} {spec.shape}" if spec.shape else spec.dtype
 
 
 def _family(spec: ColumnSpec) -> tuple[str, Any]:

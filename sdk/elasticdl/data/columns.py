@@ -117,8 +117,12 @@ def objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     return found
 
 
-def flat_fields(schema: Any) -> dict[str, tuple[str, ...]]:
-    """The columns of an Arrow schema, those of structs as ``outer.inner``: name -> the path to it."""
+def flat_fields(schema: Any, where: str) -> dict[str, tuple[str, ...]]:
+    """The columns of an Arrow schema, those of structs as ``outer.inner``: name -> the path to it.
+
+    Raises:
+        DataError: two have one name; names ``where`` they are.
+    """
     import pyarrow as pa
 
     found: dict[str, tuple[str, ...]] = {}
@@ -131,7 +135,7 @@ def flat_fields(schema: Any) -> dict[str, tuple[str, ...]]:
                 continue
             name = ".".join(here)
             if name in found:
-                raise DataError(f"two columns are called {name!r}", fix="give them names of their own")
+                raise DataError(f"{where}: two columns are called {name!r}", fix="give them names of their own")
             found[name] = here
 
     add(schema, ())
@@ -146,17 +150,17 @@ def type_at(schema: Any, path: Sequence[str]) -> Any:
     return found
 
 
-def spec_of(name: str, kind: Any) -> ColumnSpec:
+def spec_of(name: str, kind: Any, where: str) -> ColumnSpec:
     """The form of the values of an Arrow column.
 
     Raises:
-        DataError: it has a type that is no tensor.
+        DataError: it has a type that is no tensor; names ``where`` it is.
     """
     import pyarrow as pa
 
     types = pa.types
     if types.is_dictionary(kind):
-        return spec_of(name, kind.value_type)
+        return spec_of(name, kind.value_type, where)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return ColumnSpec("str")
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
@@ -168,12 +172,12 @@ def spec_of(name: str, kind: Any) -> ColumnSpec:
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return ColumnSpec(np.dtype(kind.to_pandas_dtype()).name)
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
-        inner = spec_of(name, kind.value_type)
+        inner = spec_of(name, kind.value_type, where)
         size = kind.list_size if types.is_fixed_size_list(kind) else None
         if not inner.ragged and inner.dtype != "bytes":
             return ColumnSpec(inner.dtype, (size, *inner.shape))
     raise DataError(
-        f"column {name!r} is {kind}, which is no tensor",
+        f"{where}: column {name!r} is {kind}, which is no tensor",
         fix="name the columns to read with the reader parameter columns, or write numbers, text or lists of them",
     )
 

@@ -77,7 +77,7 @@ class DuckDBDataReader(DatabaseFileReader):
                 f"{data_origin}: has a column 'rowid', which hides the numbers of the rows",
                 fix="rename the column: ALTER TABLE ... RENAME COLUMN rowid TO id",
             )
-        self._fields = cols.flat_fields(schema_of_rows)
+        self._fields = cols.flat_fields(schema_of_rows, self._name)
         self._types = {name: cols.type_at(schema_of_rows, path) for name, path in self._fields.items()}
         self._declared = {name: str(declared[path[0]]) for name, path in self._fields.items()}
         self._choose(data_origin, self._types, self._spec_of, predicting=predicting)
@@ -89,7 +89,7 @@ class DuckDBDataReader(DatabaseFileReader):
                 f"{self._name}: column {name!r} is {self._declared[name]}, which is no tensor",
                 fix="name the columns to read with the reader parameter columns, or cast it in a copy of the table",
             )
-        return cols.spec_of(name, kind)
+        return cols.spec_of(name, kind, self._name)
 
     @functools.cached_property
     def _library(self) -> Any:

@@ -104,12 +104,13 @@ class OdpsDataReader(DatabaseReader):
         self._moments = {
             one.name: "no zone" if one.type == timestamp_ntz else "UTC" for one in declared.simple_columns
         }
-        self._fields = cols.flat_fields(schema)
+        self._fields = cols.flat_fields(schema, self._origin)
         self._types = {name: cols.type_at(schema, path) for name, path in self._fields.items()}
         self._probed = [
             name for name, path in self._fields.items() if len(path) == 1 and _is_tensor(self._types[name])
         ]
-        self._choose(self._origin, self._types, cols.spec_of, predicting=predicting)
+        spec_of = functools.partial(cols.spec_of, where=self._origin)
+        self._choose(self._origin, self._types, spec_of, predicting=predicting)
         self._require_partition()
 
     def _require_partition(self) -> None:
@@ -247,7 +248,7 @@ class OdpsDataReader(DatabaseReader):
 def _is_tensor(kind: Any) -> bool:
     """Whether a column of an Arrow type can be read."""
     with contextlib.suppress(DataError):
-        cols.spec_of("", kind)
+        cols.spec_of("", kind, "")
         return True
     return False
 

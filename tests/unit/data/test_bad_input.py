@@ -217,7 +217,7 @@ CASES: dict[str, Bad] = {
     },
     # Types that cannot be
     **{
-        f"parquet: {what}": _parquet(("column 'v' is", "no tensor"), {"v": array, "w": [1, 2]})
+        f"parquet: {what}": _parquet(("0.parquet: column 'v' is", "no tensor"), {"v": array, "w": [1, 2]})
         for what, array in {
             "lists of lists": pa.array([[[1]], [[2]]]),
             "lists of structs": pa.array([[{"a": 1}], []]),
@@ -250,7 +250,9 @@ CASES: dict[str, Bad] = {
         {"v": pa.array([1], pa.timestamp("ms"))},
         {"v": pa.array([1], pa.timestamp("us"))},
     ),
-    "parquet: two columns of one name": _parquet(("two columns are called 'a.b'",), {"a.b": [1], "a": [{"b": 2}]}),
+    "parquet: two columns of one name": _parquet(
+        ("0.parquet: two columns are called 'a.b'",), {"a.b": [1], "a": [{"b": 2}]}
+    ),
     # Partitions
     "parquet: a partition that others have is dropped": _partitions(("has no column 'day'",), "day=1", "e"),
     "parquet: a partition of another name": _partitions(("has no column 'day'",), "day=1", "night=1"),

@@ -136,7 +136,7 @@ def test_files_of_other_columns_or_types_are_refused_and_narrow_ones_widened(tmp
     write(tmp_path / "b.parquet", pa.table({"w": [2], "v": pa.array([2], pa.int32()), "more": ["x"]}))
     assert records(str(tmp_path)) == [{"v": 1, "w": 1}, {"v": 2, "w": 2}]
     write(tmp_path / "c.parquet", pa.table({"w": [2], "v": ["x"]}))
-    with pytest.raises(DataError, match=r"c\.parquet: column 'v' is str  here, and int64  in the first file"):
+    with pytest.raises(DataError, match=r"c\.parquet: column 'v' is str here, and int64 in the first file"):
         records(str(tmp_path))
     write(tmp_path / "t" / "a.parquet", pa.table({"v": pa.array([1], pa.timestamp("ms", "UTC"))}))
     write(tmp_path / "t" / "b.parquet", pa.table({"v": pa.array([2], pa.timestamp("ms", "Europe/Oslo"))}))
