@@ -183,7 +183,7 @@ def _by_what_varies(operation: APIOperation) -> int:
         return 40  # each begins a process
     fields = sum(1 for _ in operation.iter_parameters())
     fields += sum(str(body.definition).count("'type'") for body in operation.body)
-    return min(100 + 20 * fields, 1000)
+    return min(100 + 20 * fields, 600)
 
 
 async def _try_all(api: Api, number_of: Callable[[APIOperation], int]) -> collections.Counter[tuple[str, int]]:

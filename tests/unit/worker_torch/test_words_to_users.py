@@ -126,7 +126,8 @@ def forward():
             id="a-wrong-key",
         ),
         pytest.param(
-            "def loss(labels, predictions):\n    return nn.functional.mse_loss(predictions, labels.long())",
+            "def loss(labels, predictions):\n"
+            "    return nn.functional.binary_cross_entropy(predictions, labels.long())",
             "a training step raised RuntimeError",
             "use `labels.float()` in loss",
             id="whole-labels",
