@@ -18,7 +18,7 @@ from elasticdl_worker.collectives.waiting import SilenceLimits
 
 pytestmark = pytest.mark.contract
 PAYLOAD = bytes(range(200)) * 5
-TAG = (Kind.STUB, 1, 0, 0)
+TAG = (Kind.PARTIAL_SUM, 1, 0, 0)
 DEADLINE_S = 20.0
 
 

@@ -71,7 +71,7 @@ class MasterDoor:
         found: dict[str, list[Any]] = {
             "Register": [pb.RegisterRequest(index=0, incarnation=0, pid=1)],
             "DescribeModel": [pb.DescribeModelRequest(description=json.dumps(self.job.processes.description))],
-            "DescribeSight": [pb.DescribeSightRequest(profile="{}")],
+            "DescribeSight": [pb.DescribeSightRequest(sight="{}")],
             "Lease": [pb.LeaseRequest(max_tasks=1)],
             "Heartbeat": [pb.HeartbeatRequest(tasks=[pb.TaskProgress(token=self.task.token)], phase="training")],
             "Report": [pb.ReportRequest(**named, records=10, account=account)],

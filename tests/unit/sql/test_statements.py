@@ -222,8 +222,6 @@ UNFIT = [
     (f"SELECT * FROM people TO TRAIN DCNClassifier WITH cross_layers=0 {END}", "is no cross_layers"),
     (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH vector_size=[8] {END}", "is no vector_size"),
     (f"SELECT * FROM people TO TRAIN DeepFMClassifier WITH cross_layers=3 {END}", "no attribute cross_layers"),
-    # no model is named
-    (f"SELECT * FROM people {END}", "write TO TRAIN with one of DNNClassifier"),
     # models that are not there
     ("SELECT * FROM people TO PREDICT t.y USING m", "there is no model m"),
     ("SELECT * FROM people TO EVALUATE m LABEL high", "there is no model m"),
