@@ -15,6 +15,7 @@ import typer
 from elasticdl.cli.formats import OutputFormat
 from elasticdl.cli.output import EXIT_INTERRUPTED, EXIT_OK, print_table, write_line
 from elasticdl_core.errors import ElasticDLError, InvalidInputError
+from elasticdl_core.job.searches import SearchState
 from elasticdl_core.json_numbers import from_json
 from elasticdl_runtime import durable
 
@@ -194,7 +195,7 @@ def _follow_search(client: Client, told: Mapping[str, Any], dry_run: bool) -> bo
     write_line(beginning(sizes, search["minibatch_size"], search["metric"]))
     write_line(f"models are compared by jobs with the label search={job_id}")
     try:
-        while search["state"] not in ("DONE", "FAILED", "CANCELLED"):
+        while SearchState(search["state"]).open:
             found = client.watch_search(job_id, seen=search["round"])
             write_line(f"after round {search['round']}:")
             search = found["search"]
@@ -204,7 +205,7 @@ def _follow_search(client: Client, told: Mapping[str, Any], dry_run: bool) -> bo
     except KeyboardInterrupt:
         write_line(f"\ndetached; the search goes on\n  stop it:  elasticdl sql --cancel {job_id}", to=sys.stderr)
         return False
-    if search["state"] != "DONE":
+    if search["state"] != SearchState.DONE:
         error = search["error"] or {
             "message": f"the search {job_id} was cancelled",
             "fix": "send the statement again",

@@ -10,6 +10,7 @@ from typing import Any
 from elasticdl.client.aio.connection import AsyncApiConnection
 from elasticdl.client.messages import Request
 from elasticdl.client.requests import POLL_S, STATEMENT_TIMEOUT_S, given, job_path
+from elasticdl_core.job.searches import SearchState
 from elasticdl_core.json_numbers import from_json
 
 
@@ -71,7 +72,7 @@ class AsyncStatementCalls:
         started = self._api.now()
         while True:
             told = await self.statement(job_id)
-            if told["search"]["round"] > seen or told["search"]["state"] in ("DONE", "FAILED", "CANCELLED"):
+            if told["search"]["round"] > seen or not SearchState(told["search"]["state"]).open:
                 return told
             left = math.inf if timeout_s is None else started + timeout_s - self._api.now()
             if left <= 0:

@@ -11,6 +11,7 @@ from typing import Any
 from elasticdl.client.blocking.connection import ApiConnection
 from elasticdl.client.messages import Request
 from elasticdl.client.requests import POLL_S, STATEMENT_TIMEOUT_S, given, job_path
+from elasticdl_core.job.searches import SearchState
 from elasticdl_core.json_numbers import from_json
 
 
@@ -72,7 +73,7 @@ class StatementCalls:
         started = self._api.now()
         while True:
             told = self.statement(job_id)
-            if told["search"]["round"] > seen or told["search"]["state"] in ("DONE", "FAILED", "CANCELLED"):
+            if told["search"]["round"] > seen or not SearchState(told["search"]["state"]).open:
                 return told
             left = math.inf if timeout_s is None else started + timeout_s - self._api.now()
             if left <= 0:

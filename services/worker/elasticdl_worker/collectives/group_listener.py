@@ -69,7 +69,7 @@ class MemberListener:
         self._last: dict[str, int] = {}
         self._closed = False
         self.regions = OwnRegions()
-        _open_lobbies.add(self)
+        _open_listeners.add(self)
 
     @property
     def endpoint(self) -> bytes:
@@ -130,7 +130,7 @@ class MemberListener:
         self.regions.close()
         for listener in self._listeners:
             listener.close()
-        _open_lobbies.discard(self)
+        _open_listeners.discard(self)
         if self._here.unix:
             Path(self._here.unix).unlink(missing_ok=True)
 
@@ -325,11 +325,11 @@ def _closed_on_error(connection: socket.socket, prepare: Callable[[], socket.soc
         raise
 
 
-_open_lobbies: weakref.WeakSet[MemberListener] = weakref.WeakSet()
+_open_listeners: weakref.WeakSet[MemberListener] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    for group_listener in list(_open_lobbies):
+    for group_listener in list(_open_listeners):
         group_listener.forget()
 
 
